@@ -1,0 +1,111 @@
+"""Typed calls and handlers over the bus: encode, decode, and an answer in every case."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from slipstream.shared.bus.bus import Bus, Incoming, Subscription
+from slipstream.shared.bus.subjects import KV, KV_VERBS, Topic
+from slipstream.shared.errors import ProtocolError, SlipstreamError
+from slipstream.shared.ids import HostId
+from slipstream.shared.messages.codec import decoder_of, encode, encoding_of
+from slipstream.shared.messages.common import Failed
+from slipstream.shared.messages.kv import KvRequest
+
+log = structlog.get_logger()
+
+# Any: messages of a topic are a union that the checker can't name; `match` narrows them.
+TypedHandler = Callable[[Any, Incoming], Awaitable[Any]]
+
+
+class RemoteError(SlipstreamError):
+    """The other side answered `Failed`."""
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+        self.code = failed.code
+        super().__init__(failed.message)
+
+
+async def call(
+    bus: Bus,
+    topic: Topic,
+    message: object,
+    *,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    **tokens: str,
+) -> Any:  # Any: the topic's reply union; `match` narrows it
+    """Send and return the typed answer. Raises RemoteError for `Failed`, the rest as `Bus`."""
+    answer = await bus.request(
+        topic.subject(**tokens), encode(message), timeout_s=timeout_s, headers=headers
+    )
+    return _unwrap(topic.reply, answer)
+
+
+async def call_kv(
+    bus: Bus,
+    host_id: HostId,
+    message: KvRequest,
+    *,
+    timeout_s: float = 2.0,
+    headers: Mapping[str, str] | None = None,
+) -> Any:  # Any: the verb's reply union; `match` narrows it
+    """Ask a host's KV manager; as `call`."""
+    verb, reply = KV_VERBS[type(message)]
+    answer = await bus.request(
+        KV.subject(host_id=host_id, verb=verb),
+        encode(message),
+        timeout_s=timeout_s,
+        headers=headers,
+    )
+    return _unwrap(reply, answer)
+
+
+def _unwrap(reply: Any, answer: Incoming) -> Any:  # Any: as in `call`
+    message = decoder_of(reply).decode(answer.payload)
+    if isinstance(message, Failed):
+        raise RemoteError(message)
+    return message
+
+
+async def serve(
+    bus: Bus,
+    subject: str,
+    topic: Topic,
+    handler: TypedHandler,
+    *,
+    queue: str = "",
+) -> Subscription:
+    """
+    Answer every message on a subject with what the handler returns, or with `Failed`.
+
+    The answer is encoded as the message was. A handler that returns None sends nothing.
+    """
+    decoder = decoder_of(topic.message)
+
+    async def answer(incoming: Incoming) -> None:
+        reply = await _answer_of(decoder, handler, incoming)
+        if reply is not None and incoming.reply:
+            await bus.publish(incoming.reply, encode(reply, encoding_of(incoming.payload)))
+
+    return await bus.subscribe(subject, answer, queue=queue)
+
+
+async def _answer_of(
+    decoder: Any,  # Any: a decoder of the topic's union
+    handler: TypedHandler,
+    incoming: Incoming,
+) -> Any:  # Any: the topic's reply union
+    try:
+        return await handler(decoder.decode(incoming.payload), incoming)
+    except ProtocolError as error:
+        log.warning("message_refused", subject=incoming.subject, error=str(error))
+        return Failed(code=error.code, message=str(error))
+    except SlipstreamError as error:
+        return Failed(code=error.code, message=str(error))
+    except Exception as error:
+        # A client always gets an answer; the stack trace stays here.
+        log.exception("handler_failed", subject=incoming.subject)
+        return Failed(code="internal_error", message=type(error).__name__)

@@ -1,0 +1,294 @@
+"""The bus on a real NATS server, with the settings that keep it alive through trouble."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats
+import nats.errors
+import nats.js.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.kv import KeyValue
+
+from slipstream.shared.bus import subjects
+from slipstream.shared.bus.bus import (
+    Handler,
+    Incoming,
+    Subscription,
+    cancel_others,
+    check_size,
+    run_handler,
+    wait_for_others,
+)
+from slipstream.shared.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    DisconnectedError,
+    NoRespondersError,
+)
+
+log = structlog.get_logger()
+
+# Half the default gateway of a busy stream; above it nats-py drops and reports a slow consumer.
+PENDING_MESSAGES = 65_536
+PENDING_BYTES = 64 * 1024 * 1024
+RECONNECT_WAIT_S = 0.5
+STOP_S = 2.0  # what the end of a subscription waits for its handlers
+
+_NOT_SENT = (
+    nats.errors.ConnectionClosedError,
+    nats.errors.ConnectionDrainingError,
+    nats.errors.OutboundBufferLimitError,
+)
+REGISTRY_TTL_S = 6.0  # three times the interval at which workers put their record again
+
+
+@dataclass(eq=False)
+class _NatsSubscription:
+    owner: "NatsBus"
+    handler: Handler
+    inner: Any = None  # Any: nats-py's own type is not exported
+    tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    async def start(self, message: Msg) -> None:
+        """Run the handler in a task: nats-py would run one after another."""
+        task = asyncio.create_task(run_handler(self.handler, _incoming(message)))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def stop(self) -> None:
+        """Leave, take what the server had sent already, then wait for the handlers that run."""
+        if self in self.owner.subscriptions:
+            self.owner.subscriptions.discard(self)
+            await self._leave()
+        await wait_for_others(self.tasks, STOP_S)
+
+    async def _leave(self) -> None:
+        client = self.owner.client
+        with contextlib.suppress(nats.errors.Error, DeadlineExceededError):
+            try:
+                if client.is_connected:
+                    # Not `drain`: its ping overtakes the unsubscription that it should follow.
+                    await client._send_unsubscribe(self.inner._id)  # noqa: SLF001 # nothing public does it
+                    await self.owner.flush(STOP_S)
+            finally:
+                await self.inner.unsubscribe()
+
+
+class NatsRegistry:
+    """The bucket of worker records, made by whoever comes first."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._bucket: KeyValue | None = None
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Write an entry."""
+        with self._forget_on_error():
+            await (await self._open()).put(key, value)
+
+    async def delete(self, key: str) -> None:
+        """Remove an entry."""
+        with self._forget_on_error():
+            await (await self._open()).delete(key)
+
+    async def entries(self) -> dict[str, bytes]:
+        """Return all entries; one that fades while we look is left out."""
+        found: dict[str, bytes] = {}
+        with self._forget_on_error():
+            bucket = await self._open()
+            try:
+                keys = await bucket.keys()
+            except nats.js.errors.NoKeysError:
+                return found
+            for key in keys:
+                with contextlib.suppress(nats.js.errors.KeyNotFoundError):
+                    found[key] = (await bucket.get(key)).value or b""
+        return found
+
+    async def _open(self) -> KeyValue:
+        if self._bucket is None:
+            stream = self.client.jetstream(timeout=2.0)
+            try:
+                self._bucket = await stream.key_value(subjects.WORKERS_BUCKET)
+            except nats.js.errors.BucketNotFoundError:
+                self._bucket = await stream.create_key_value(
+                    bucket=subjects.WORKERS_BUCKET,
+                    history=1,
+                    ttl=REGISTRY_TTL_S,
+                    storage=nats.js.api.StorageType.MEMORY,
+                )
+        return self._bucket
+
+    @contextlib.contextmanager
+    def _forget_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except (nats.errors.Error, TimeoutError) as error:
+            # The server may have restarted without the bucket: look for it anew next time.
+            self._bucket = None
+            raise DeadlineExceededError(
+                f"registry ({type(error).__name__}: {error})", 2.0
+            ) from error
+
+
+class NatsBus:
+    """One connection. Tokens and control have one each: a burst must not delay a cancel."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.subscriptions: set[_NatsSubscription] = set()
+        self.num_reconnects = 0
+        self._is_wanted = False
+
+    @classmethod
+    async def connect(cls, url: str, name: str, *, connect_timeout_s: float = 10.0) -> "NatsBus":
+        """
+        Connect, waiting for a server that is still starting.
+
+        Raises ConfigurationError when none answers in time.
+        """
+        client = Client()
+        bus = cls(client)
+        wait_s: Any = RECONNECT_WAIT_S * (1 + random.random())  # noqa: S311 # jitter # Any: int there
+        try:
+            # With attempts without end the client itself tries until somebody answers.
+            async with asyncio.timeout(connect_timeout_s):
+                await client.connect(
+                    servers=[url],
+                    name=name,
+                    connect_timeout=2,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=wait_s,
+                    ping_interval=10,
+                    drain_timeout=5,
+                    allow_reconnect=True,
+                    error_cb=bus._on_error,
+                    disconnected_cb=bus._on_disconnect,
+                    reconnected_cb=bus._on_reconnect,
+                    closed_cb=bus._on_close,
+                )
+        except (OSError, nats.errors.Error, TimeoutError) as error:
+            reason = client.last_error or error
+            await client.close()
+            raise ConfigurationError(
+                f"no NATS server answers at {url} ({str(reason) or type(reason).__name__}); "
+                "start one with `slipstream up`, or pass --nats URL"
+            ) from error
+        bus._is_wanted = True
+        return bus
+
+    @property
+    def max_payload(self) -> int:
+        """The server's limit, as it told us when we connected."""
+        return self.client.max_payload
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        reply: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send; see `Bus`."""
+        check_size(payload, headers, self.max_payload)
+        try:
+            await self.client.publish(
+                subject, payload, reply=reply, headers=dict(headers) if headers else None
+            )
+        except _NOT_SENT as error:
+            raise DisconnectedError(subject) from error
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Incoming:
+        """Send and wait for the one answer; see `Bus`."""
+        check_size(payload, headers, self.max_payload)
+        try:
+            message = await self.client.request(
+                subject, payload, timeout=timeout_s, headers=dict(headers) if headers else None
+            )
+        except nats.errors.NoRespondersError as error:
+            raise NoRespondersError(subject) from error
+        except _NOT_SENT as error:
+            raise DisconnectedError(subject) from error
+        except (nats.errors.TimeoutError, TimeoutError) as error:
+            raise DeadlineExceededError(f"answer on {subject}", timeout_s) from error
+        return _incoming(message)
+
+    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:
+        """Call the handler for each message; see `Bus`."""
+        subscription = _NatsSubscription(self, handler)
+        try:
+            subscription.inner = await self.client.subscribe(
+                subject,
+                queue=queue,
+                cb=subscription.start,
+                pending_msgs_limit=PENDING_MESSAGES,
+                pending_bytes_limit=PENDING_BYTES,
+            )
+        except _NOT_SENT as error:
+            raise DisconnectedError(subject) from error
+        self.subscriptions.add(subscription)
+        return subscription
+
+    def new_inbox(self) -> str:
+        """Return a subject that only this client listens on."""
+        return self.client.new_inbox()
+
+    async def flush(self, timeout_s: float = 2.0) -> None:
+        """Wait until the server has what was published."""
+        whole_s: Any = timeout_s  # Any: nats-py says int, and takes a float
+        try:
+            # nats-py's ping overtakes what it still buffers; by the second one that has left.
+            await self.client.flush(timeout=whole_s)
+            await self.client.flush(timeout=whole_s)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise DeadlineExceededError("flush", timeout_s) from error
+
+    def registry(self) -> NatsRegistry:
+        """Return the bucket of worker records."""
+        return NatsRegistry(self.client)
+
+    async def close(self, timeout_s: float = 2.0) -> None:
+        """Stop the subscriptions, send what is buffered, disconnect; bounded."""
+        self._is_wanted = False
+        subscriptions = list(self.subscriptions)
+        with contextlib.suppress(TimeoutError, DeadlineExceededError, nats.errors.Error):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(subscription.stop() for subscription in subscriptions))
+                if self.client.is_connected:
+                    await self.flush(timeout_s)
+        with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
+            await asyncio.wait_for(self.client.close(), timeout_s)
+        cancel_others(task for subscription in subscriptions for task in subscription.tasks)
+
+    async def _on_error(self, error: Exception) -> None:
+        log.warning("nats_error", error=str(error) or type(error).__name__)
+
+    async def _on_disconnect(self) -> None:
+        log.warning("nats_disconnected")
+
+    async def _on_reconnect(self) -> None:
+        self.num_reconnects += 1
+        log.info("nats_reconnected", num_reconnects=self.num_reconnects)
+
+    async def _on_close(self) -> None:
+        if self._is_wanted:
+            # The server refused us for good (limits, credentials): nothing reconnects after this.
+            log.error("nats_closed", error=str(self.client.last_error))
+
+
+def _incoming(message: Msg) -> Incoming:
+    return Incoming(message.subject, message.data, message.reply, message.headers)

@@ -1,0 +1,165 @@
+"""Every subject, with the messages on it: the only place that names one."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.shared.messages.codec import ClientAnswer
+from slipstream.shared.messages.common import Accepted, Failed, Rejected
+from slipstream.shared.messages.draft import DraftClose, DraftJob, DraftOpen, DraftTokens
+from slipstream.shared.messages.generate import Cancel, Cancelled, GenerateRequest, Resume
+from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
+from slipstream.shared.messages.kv import (
+    Adopt,
+    Adopted,
+    Audit,
+    Audited,
+    Commit,
+    Committed,
+    Fork,
+    Forked,
+    Grant,
+    Granted,
+    KvRefused,
+    KvRequest,
+    Lease,
+    Leased,
+    Match,
+    Matched,
+    Pull,
+    Pulled,
+    Reclaim,
+    Reclaimed,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+)
+from slipstream.shared.messages.reports import (
+    DeadLetter,
+    KvEvent,
+    PhaseEvent,
+    ReportRequest,
+    WorkerReport,
+)
+
+PREFIX = "slipstream.v1"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+_UNSAFE = re.compile(r"[^a-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A subject pattern (placeholders in braces) with what is sent on it and what is answered."""
+
+    pattern: str
+    message: Any  # Any: a union is no type for the checker; the codec checks at run time
+    reply: Any = None  # Any: as above
+    is_json_map: bool = True
+
+    @property
+    def wildcard(self) -> str:
+        """The subject that covers all of the topic."""
+        return re.sub(r"\{\w+\}", "*", self.pattern)
+
+    def subject(self, **tokens: str) -> str:
+        """
+        Return the subject for these tokens.
+
+        Raises ValueError for a token that would widen the subject.
+        """
+        for name, token in tokens.items():
+            if not _TOKEN.fullmatch(token):
+                raise ValueError(f"{name}: {token!r} can't stand in a subject")
+        return self.pattern.format(**tokens)
+
+
+def model_token(model: str) -> str:
+    """Return a model's name as one subject token (`org/Name-1.5` -> `org-name-1-5`)."""
+    return _UNSAFE.sub("-", model.lower()).strip("-") or "model"
+
+
+def last_token(subject: str) -> str:
+    """Return what stands after the last dot: the id on topics that end with one."""
+    return subject.rpartition(".")[2]
+
+
+GENERATE = Topic(f"{PREFIX}.generate", GenerateRequest, ClientAnswer)
+GENERATE_MODEL = Topic(f"{PREFIX}.generate.{{model}}", GenerateRequest, ClientAnswer)
+SUBMIT = Topic(f"{PREFIX}.submit", GenerateRequest)
+SUBMIT_MODEL = Topic(f"{PREFIX}.submit.{{model}}", GenerateRequest)
+CANCEL = Topic(f"{PREFIX}.cancel.{{request_id}}", Cancel, Cancelled | Failed)
+RESUME = Topic(f"{PREFIX}.resume.{{request_id}}", Resume, ClientAnswer)
+PREFILL = Topic(
+    f"{PREFIX}.prefill.{{worker_id}}",
+    PrefillJob | Cancel | ReportRequest,
+    Accepted | Rejected | Cancelled | WorkerReport | Failed,
+)
+DECODE = Topic(
+    f"{PREFIX}.decode.{{worker_id}}",
+    DecodeJob | Cancel | Resume | ReportRequest,
+    Accepted | Rejected | Cancelled | WorkerReport | Failed,
+)
+DRAFT = Topic(
+    f"{PREFIX}.draft.{{worker_id}}",
+    DraftOpen | DraftClose | DraftJob | ReportRequest,
+    Accepted | Rejected | DraftTokens | WorkerReport | Failed,
+)
+REPORT = Topic(f"{PREFIX}.report.{{worker_id}}", WorkerReport)
+EVENT = Topic(f"{PREFIX}.event.{{role}}", KvEvent | PhaseEvent)
+DEAD = Topic(f"{PREFIX}.dead.{{reason}}", DeadLetter)
+
+KV = Topic(f"{PREFIX}.kv.{{host_id}}.{{verb}}", KvRequest)
+KV_VERBS: dict[type, tuple[str, Any]] = {  # Any: a union is no type for the checker
+    Match: ("match", Matched | KvRefused | Failed),
+    Lease: ("lease", Leased | KvRefused | Failed),
+    Commit: ("commit", Committed | KvRefused | Failed),
+    Adopt: ("adopt", Adopted | KvRefused | Failed),
+    Renew: ("renew", Renewed | KvRefused | Failed),
+    Release: ("release", Released | KvRefused | Failed),
+    Grant: ("grant", Granted | KvRefused | Failed),
+    Reclaim: ("reclaim", Reclaimed | KvRefused | Failed),
+    Fork: ("fork", Forked | KvRefused | Failed),
+    Pull: ("pull", Pulled | KvRefused | Failed),
+    Audit: ("audit", Audited | KvRefused | Failed),
+}
+
+# The manager answers every verb but `reclaim`, which it sends and workers answer.
+MANAGER_VERBS = tuple(verb for kind, (verb, _) in KV_VERBS.items() if kind is not Reclaim)
+
+WORKERS_BUCKET = "slipstream_workers"
+LEADER_BUCKET = "slipstream_leader"
+RESULTS_BUCKET = "slipstream_results"
+SUBMIT_STREAM = "slipstream_submit"
+DEAD_STREAM = "slipstream_dead"
+
+SCHEDULER_QUEUE = "scheduler"
+INBOX_PREFIXES = ("_INBOX.", "_INBOX_")
+# The server closes the connection of whoever sends it a control line of over 4096 bytes.
+MAX_INBOX_LENGTH = 256
+
+TOPICS = (
+    GENERATE,
+    GENERATE_MODEL,
+    SUBMIT,
+    SUBMIT_MODEL,
+    CANCEL,
+    RESUME,
+    PREFILL,
+    DECODE,
+    DRAFT,
+    KV,
+    REPORT,
+    EVENT,
+    DEAD,
+)
+
+
+def is_inbox(subject: str) -> bool:
+    """Tell whether a reply subject may be published to: clients choose it, so only inboxes may."""
+    return (
+        subject.startswith(INBOX_PREFIXES)
+        and len(subject) <= MAX_INBOX_LENGTH
+        and re.fullmatch(r"[!-~]+", subject) is not None
+        and not set("*>") & set(subject)
+    )

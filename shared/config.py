@@ -1,0 +1,143 @@
+"""One frozen configuration a process: read once by the command line, checked here, passed down."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.messages.common import Route
+
+Engine = Literal["torch", "fake"]
+Speculation = Literal["off", "ngram"]
+
+MIB = 1024 * 1024
+DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeEngineConfig:
+    """Cost model of the fake engine: the time of a step is the sum of the three."""
+
+    step_ms: float = 1.0
+    row_us: float = 20.0
+    context_token_ns: float = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceConfig:
+    """What every service needs."""
+
+    nats_url: str = DEFAULT_NATS_URL
+    model: str = DEFAULT_MODEL
+    cache_dir: Path
+    engine: Engine = "torch"
+    fake: FakeEngineConfig = FakeEngineConfig()
+    is_test_mode: bool = False  # allows what must never be a default: the fake engine
+    status_file: Path | None = None  # state and heartbeat, for health checks and the supervisor
+    log_level: str = "info"
+    is_log_json: bool | None = None  # None: JSON unless the stream is a terminal
+    drain_s: float = 3.0  # what a stop waits for running work
+
+    def __post_init__(self) -> None:
+        if self.engine == "fake" and not self.is_test_mode:
+            raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
+        _check_range("drain_s", self.drain_s, 0, 3600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig(ServiceConfig):
+    """Admission, queue and placement."""
+
+    route: Route = "auto"
+    max_num_waiting: int = 1024
+    max_waiting_bytes: int = 256 * MIB
+    max_request_bytes: int = 1 * MIB
+    default_max_tokens: int = 256
+    default_deadline_ms: int = 300_000
+    max_deadline_ms: int = 3_600_000
+    max_num_attempts: int = 3
+    # `auto` prefills on the decode worker below this many uncached tokens.
+    min_num_remote_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("max_num_waiting", self.max_num_waiting, 1, 1_000_000)
+        _check_range("default_max_tokens", self.default_max_tokens, 1, 1_000_000)
+        _check_range("default_deadline_ms", self.default_deadline_ms, 1, self.max_deadline_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(ServiceConfig):
+    """A worker that maps the arena and runs the model."""
+
+    arena_dir: Path
+    num_threads: int = 1
+    num_seats: int = 32
+    token_budget: int = 512  # rows of prompt a step may take
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("num_threads", self.num_threads, 1, 1024)
+        _check_range("num_seats", self.num_seats, 1, 4096)
+        _check_range("token_budget", self.token_budget, 1, 65_536)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillConfig(WorkerConfig):
+    """The prefill worker."""
+
+    num_seats: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeConfig(WorkerConfig):
+    """The decode worker."""
+
+    speculation: Speculation = "ngram"
+    max_num_draft_tokens: int = 4
+    draft_budget_ms: float = 4.0  # longest wait for proposals in a step
+    num_granted_blocks: int = 16  # held ahead of need
+    stream_keep_s: float = 60.0  # how long an ended stream can be resumed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("max_num_draft_tokens", self.max_num_draft_tokens, 0, 64)
+        _check_range("draft_budget_ms", self.draft_budget_ms, 0, 1000)
+        _check_range("num_granted_blocks", self.num_granted_blocks, 1, 4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftConfig(ServiceConfig):
+    """The draft worker (n-gram lookup)."""
+
+    min_ngram: int = 2
+    max_ngram: int = 4
+    max_num_sequences: int = 4096
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("max_ngram", self.max_ngram, self.min_ngram, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvConfig(ServiceConfig):
+    """The KV manager of a host."""
+
+    arena_dir: Path
+    memory_bytes: int = 1024 * MIB
+    num_blocks: int | None = None  # instead of memory_bytes; a handful is legal in tests
+    lease_ms: int = 30_000
+    reserve_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("lease_ms", self.lease_ms, 100, 600_000)
+        if self.num_blocks is not None:
+            _check_range("num_blocks", self.num_blocks, 2, 2**31)
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        option = name.replace("_", "-")
+        raise ConfigurationError(f"--{option} is {value:g}; it must lie in [{low:g}, {high:g}]")

@@ -1,0 +1,35 @@
+"""Identities of the things that travel in messages, each its own type."""
+
+import secrets
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+WorkerId = NewType("WorkerId", str)
+HostId = NewType("HostId", str)
+LeaseId = NewType("LeaseId", str)
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def _random_name(num_characters: int) -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(num_characters))
+
+
+def new_request_id() -> RequestId:
+    """Return an id nobody can guess: knowing it is the right to cancel and resume (124 bits)."""
+    return RequestId(_random_name(24))
+
+
+def new_worker_id(role: str) -> WorkerId:
+    """Return an id unique over restarts; the role in front is for people who read logs."""
+    return WorkerId(f"{role}-{_random_name(8)}")
+
+
+def new_lease_id() -> LeaseId:
+    """Return the name of a lease; holding it is the right to act on its blocks."""
+    return LeaseId(_random_name(16))
+
+
+def new_host_id() -> HostId:
+    """Return a host id; it lives in the arena's header and ends with the arena."""
+    return HostId(_random_name(12))

@@ -1,0 +1,62 @@
+"""Proposals of draft tokens: one exchange a step for all sequences of a decode worker."""
+
+import msgspec
+
+from slipstream.shared.ids import RequestId
+from slipstream.shared.messages.common import AttemptMessage
+from slipstream.shared.messages.packed import PackedInts
+
+
+class DraftOpen(AttemptMessage, frozen=True, tag="draft_open"):
+    """Start drafting for a sequence; carries its tokens so far (and the trace in its headers)."""
+
+    token_ids: PackedInts
+    model: str = ""
+    tokenizer_fingerprint: str = ""
+
+
+class DraftClose(AttemptMessage, frozen=True, tag="draft_close"):
+    """The sequence has ended; counts for the draft's span."""
+
+    num_drafted_tokens: int = 0
+    num_tested_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+class DraftWant(msgspec.Struct, frozen=True, array_like=True):
+    """
+    One sequence that wants a proposal.
+
+    `position` counts all its tokens, `new_token_ids` are those since the last message; a worker
+    that misses some answers nothing and gets the whole sequence again (`is_whole`).
+    """
+
+    request_id: RequestId
+    attempt: int
+    position: int
+    new_token_ids: PackedInts
+    max_num_tokens: int
+    is_whole: bool = False
+
+
+class DraftJob(msgspec.Struct, frozen=True, array_like=True, tag="draft_job"):
+    """Wants of one step."""
+
+    wants: list[DraftWant]
+
+
+class DraftProposal(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens after `position`; empty when there is nothing to propose."""
+
+    request_id: RequestId
+    attempt: int
+    position: int
+    token_ids: PackedInts
+    is_lost: bool = False  # the sequence is unknown or has a gap: send it whole
+    probabilities: list[float] | None = None  # of the proposed tokens, for rejection sampling
+
+
+class DraftTokens(msgspec.Struct, frozen=True, array_like=True, tag="draft_tokens"):
+    """Answer to a DraftJob; late ones are dropped by position."""
+
+    proposals: list[DraftProposal]

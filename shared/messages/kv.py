@@ -1,0 +1,284 @@
+"""Verbs of a host's KV manager: blocks are held by leases of (request, attempt)."""
+
+from typing import Literal
+
+import msgspec
+
+from slipstream.shared.ids import HostId, LeaseId, RequestId, WorkerId
+from slipstream.shared.messages.common import AttemptMessage, Message
+from slipstream.shared.messages.packed import PackedInts
+
+RefusalReason = Literal[
+    "no_blocks",  # not enough free blocks now
+    "too_large",  # more than the pool can ever give
+    "cancelled",  # a tombstone stands for (request, attempt)
+    "unknown_lease",
+    "not_holder",  # the lease belongs to somebody else by now
+    "expired",
+    "incompatible",  # another model, format or layout
+    "stale_epoch",
+    "unsupported",
+]
+
+
+class KvRefused(Message, frozen=True, tag="kv_refused"):
+    """The manager did nothing; the reason says whether asking again can help."""
+
+    reason: RefusalReason
+    message: str = ""
+    num_free_blocks: int = 0
+
+
+class Blocks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Block ids with the generation in which they were handed out, position by position."""
+
+    block_ids: PackedInts = PackedInts()
+    generations: PackedInts = PackedInts()
+
+
+class Match(Message, frozen=True, tag="match"):
+    """How long a prefix of these tokens is held already? (a hint: nothing is held by asking)."""
+
+    token_ids: PackedInts
+    layout: str
+    cache_salt: str = ""
+    adapter: str = ""
+
+
+class Matched(Message, frozen=True, tag="matched"):
+    """Length of the longest known prefix, and what is being written right now."""
+
+    num_cached_tokens: int
+    num_pending_tokens: int = 0
+
+
+class Lease(AttemptMessage, frozen=True, tag="lease"):
+    """Hold blocks for an attempt; idempotent per (request, attempt, worker)."""
+
+    worker_id: WorkerId
+    worker_epoch: int
+    num_blocks: int
+    layout: str
+    token_ids: PackedInts = PackedInts()  # to find a cached prefix
+    cache_salt: str = ""
+    adapter: str = ""
+
+
+class Leased(Message, frozen=True, tag="leased"):
+    """The blocks in order; the first num_cached_tokens positions hold KV and are read-only."""
+
+    lease_id: LeaseId
+    blocks: Blocks
+    lease_ms: int
+    num_cached_tokens: int = 0
+    num_pending_tokens: int = 0
+
+
+class Commit(AttemptMessage, frozen=True, tag="commit"):
+    """The first `num_tokens` positions (whole blocks) are written: read-only and shareable now."""
+
+    lease_id: LeaseId
+    worker_id: WorkerId
+    num_tokens: int
+    token_ids: PackedInts = PackedInts()  # of the blocks newly committed
+
+
+class Committed(Message, frozen=True, tag="committed"):
+    """How many blocks of the lease are committed now."""
+
+    num_blocks: int
+
+
+class Adopt(AttemptMessage, frozen=True, tag="adopt"):
+    """Pass the lease and its right to write to the decode worker, in one step."""
+
+    lease_id: LeaseId
+    from_worker_id: WorkerId
+    to_worker_id: WorkerId
+    to_worker_epoch: int
+
+
+class Adopted(Message, frozen=True, tag="adopted"):
+    """The lease as it stands now."""
+
+    lease_id: LeaseId
+    blocks: Blocks
+    lease_ms: int
+
+
+class LeaseRenewal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One lease to renew; granted blocks that the sequence took since the last time enter it."""
+
+    lease_id: LeaseId
+    grown: Blocks = Blocks()
+    num_shrunk_blocks: int = 0  # blocks given back from the end, to the worker's grant
+
+
+class Renew(Message, frozen=True, tag="renew"):
+    """Renew many leases at once."""
+
+    worker_id: WorkerId
+    worker_epoch: int
+    renewals: list[LeaseRenewal]
+
+
+class Renewed(Message, frozen=True, tag="renewed"):
+    """Leases not named in `lost` run for another `lease_ms`."""
+
+    lease_ms: int
+    lost: list[LeaseId] = []
+
+
+class Release(AttemptMessage, frozen=True, tag="release"):
+    """
+    End a lease. From its holder this is also the proof that no step of its writes any more.
+
+    `grown` as in a renewal: blocks taken since. With `is_tombstone` (from the scheduler) any later
+    lease of this attempt is refused.
+    """
+
+    lease_id: LeaseId | None = None
+    worker_id: WorkerId | None = None
+    grown: Blocks = Blocks()
+    is_tombstone: bool = False
+
+
+class Released(Message, frozen=True, tag="released"):
+    """Idempotent: `was_held` is false for a late or repeated release."""
+
+    was_held: bool = True
+
+
+class Grant(Message, frozen=True, tag="grant"):
+    """A decode worker asks for blocks ahead of need; `returned` gives idle ones back."""
+
+    worker_id: WorkerId
+    worker_epoch: int
+    num_blocks: int
+    returned: Blocks = Blocks()
+
+
+class Granted(Message, frozen=True, tag="granted"):
+    """Possibly fewer blocks than asked for."""
+
+    blocks: Blocks
+    num_free_blocks: int
+
+
+class Reclaim(Message, frozen=True, tag="reclaim"):
+    """The manager wants idle grants back from a worker, then names a sequence to preempt."""
+
+    worker_id: WorkerId
+    num_blocks: int
+    preempt_request_id: RequestId | None = None
+    preempt_attempt: int = 0
+
+
+class Reclaimed(Message, frozen=True, tag="reclaimed"):
+    """What the worker gives back."""
+
+    worker_id: WorkerId
+    blocks: Blocks = Blocks()
+
+
+class Fork(AttemptMessage, frozen=True, tag="fork"):
+    """Share the committed blocks of a lease with another attempt or choice."""
+
+    lease_id: LeaseId
+    worker_id: WorkerId
+    worker_epoch: int
+    to_request_id: RequestId
+    to_attempt: int
+    num_tokens: int
+    num_blocks: int = 0  # private blocks wanted beyond the shared ones
+
+
+class Forked(Message, frozen=True, tag="forked"):
+    """The new lease; the last, partly filled block is a private copy to be made by the holder."""
+
+    lease_id: LeaseId
+    blocks: Blocks
+    num_shared_blocks: int
+    lease_ms: int
+
+
+class Pull(AttemptMessage, frozen=True, tag="pull"):
+    """Copy committed blocks from another host's arena into a lease of this one."""
+
+    lease_id: LeaseId
+    source_host_id: HostId
+    source_lease_id: LeaseId
+    source: Blocks
+    first_block_idx: int
+    layout: str
+    plane: Literal["shared_memory", "tcp", "nats"] = "tcp"
+
+
+class Pulled(Message, frozen=True, tag="pulled"):
+    """How much arrived, with checksums verified."""
+
+    num_blocks: int
+    num_bytes: int
+
+
+class Audit(Message, frozen=True, tag="audit"):
+    """Ask for the books: blocks by state, leases, integrity."""
+
+    with_leases: bool = False
+
+
+class LeaseSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One lease in an audit."""
+
+    lease_id: LeaseId
+    request_id: RequestId
+    attempt: int
+    worker_id: WorkerId
+    num_blocks: int
+    num_committed_blocks: int
+    remaining_ms: int
+
+
+class Audited(Message, frozen=True, tag="audited"):
+    """
+    The books of a host's pool.
+
+    free + granted + leased + committed + cached + quarantined = num_blocks, or `problems` says why.
+    """
+
+    host_id: HostId
+    epoch: int
+    num_blocks: int
+    num_free: int
+    num_granted: int
+    num_leased: int
+    num_committed: int
+    num_cached: int
+    num_quarantined: int
+    num_leases: int
+    num_late_messages: int = 0
+    oldest_lease_ms: int = 0
+    problems: list[str] = []
+    leases: list[LeaseSummary] = []
+
+
+KvRequest = Match | Lease | Commit | Adopt | Renew | Release | Grant | Reclaim | Fork | Pull | Audit
+
+
+class ArenaHello(Message, frozen=True, tag="arena_hello"):
+    """First line of a worker on the host's Unix-domain connection: end of file = process gone."""
+
+    worker_id: WorkerId
+    worker_epoch: int
+    pid: int
+
+
+class ArenaWelcome(Message, frozen=True, tag="arena_welcome"):
+    """Which arena to map."""
+
+    host_id: HostId
+    epoch: int
+    path: str  # file name in the arena directory
+    num_blocks: int
+    layout: str
+    lease_ms: int

@@ -1,0 +1,116 @@
+"""What workers say of themselves: the registry record, reports (the truth) and events (hints)."""
+
+import msgspec
+
+from slipstream.shared.ids import HostId, RequestId, WorkerId
+from slipstream.shared.messages.common import FinishReason, Message, Phase, Role, Usage
+from slipstream.shared.messages.packed import PackedInts
+
+
+class WorkerRecord(Message, frozen=True, tag="worker_record"):
+    """Entry of the registry bucket: what a worker is. Liveness is the report, not this."""
+
+    worker_id: WorkerId
+    role: Role
+    epoch: int
+    protocol: int
+    version: str
+    model: str = ""
+    model_fingerprint: str = ""
+    layout: str = ""
+    numerics: str = ""
+    host_id: HostId | None = None
+    num_seats: int = 0
+    num_blocks: int = 0
+    max_context_length: int = 0
+    is_draining: bool = False
+
+
+class HeldSequence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One (request, attempt) that a worker holds."""
+
+    request_id: RequestId
+    attempt: int
+    phase: Phase
+    next_index: int = 0
+    token_ids: PackedInts = PackedInts()  # emitted since the last report (all, in a full report)
+
+
+class EndedSequence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """
+    One (request, attempt) that a worker no longer holds; repeated in a few reports.
+
+    `finish_reason` for a served request, `code` for a failed one, neither when it was handed over.
+    `was_answered` says whether the client got its ending from this worker.
+    """
+
+    request_id: RequestId
+    attempt: int
+    was_answered: bool = False
+    finish_reason: FinishReason | None = None
+    code: str | None = None
+    message: str = ""
+    usage: Usage | None = None
+    ttft_ms: float = 0.0
+    total_ms: float = 0.0
+
+
+class WorkerReport(Message, frozen=True, tag="worker_report"):
+    """Every 300 ms and at each phase change; full lists on request and after a reconnect."""
+
+    worker_id: WorkerId
+    role: Role
+    epoch: int
+    number: int  # counts the reports of this epoch
+    num_seats: int
+    num_free_seats: int
+    num_free_blocks: int = 0
+    num_blocks: int = 0
+    host_id: HostId | None = None
+    scheduler_epoch: int = 0
+    is_full: bool = False
+    is_draining: bool = False
+    held: list[HeldSequence] = []
+    ended: list[EndedSequence] = []
+
+
+class ReportRequest(Message, frozen=True, tag="report_request"):
+    """Ask a worker for a full report; the answer is a WorkerReport."""
+
+    scheduler_epoch: int = 0
+
+
+class LeaderRecord(Message, frozen=True, tag="leader_record"):
+    """Entry of the leader bucket; its revision is the scheduler epoch."""
+
+    scheduler_id: WorkerId
+
+
+class KvEvent(msgspec.Struct, frozen=True, array_like=True, tag="kv_event"):
+    """Blocks that entered or left a host's prefix index; numbered per (host, epoch)."""
+
+    host_id: HostId
+    epoch: int
+    number: int
+    stored: list[bytes]
+    removed: list[bytes]
+
+
+class PhaseEvent(msgspec.Struct, frozen=True, array_like=True, tag="phase_event"):
+    """A request changed its phase; for dashboards only."""
+
+    worker_id: WorkerId
+    epoch: int
+    number: int
+    request_id: RequestId
+    attempt: int
+    phase: Phase
+
+
+class DeadLetter(Message, frozen=True, tag="dead_letter"):
+    """A durable request that could not be served, with the bytes as they came."""
+
+    reason: str
+    payload: bytes
+    num_deliveries: int
+    message: str = ""

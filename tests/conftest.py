@@ -1,0 +1,106 @@
+"""Fixtures of every kind of test."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.model.store import default_cache_dir, resolve_model
+
+
+@pytest.fixture(scope="session")
+def model_dir() -> Path:
+    """The default model, fetched and converted on first use."""
+
+    def report(line: str) -> None:
+        print(line, file=sys.stderr)  # noqa: T201 - progress of a long step
+
+    return resolve_model("smollm2-135m", default_cache_dir(), report=report)
+
+
+class NatsServer:
+    """A real nats-server of our own on a free port, which a restart keeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self.url = ""
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        (directory / "nats.conf").write_text("max_payload: 8MB\n", encoding="utf-8")
+
+    def start(self) -> None:
+        """Start, and return when connections are accepted."""
+        binary = Path(sys.executable).parent / "nats-server"
+        assert binary.exists(), f"{binary} is missing: `make setup` installs it"
+        port = urlsplit(self.url).port or -1
+        command = [binary, "-c", self._directory / "nats.conf", "-a", "127.0.0.1", "-p", str(port)]
+        command += ["-js", "-sd", self._directory, "--ports_file_dir", self._directory]
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 10
+        while not self._is_up():
+            assert self._process.poll() is None, self._said()
+            assert time.monotonic() < deadline, f"nats-server isn't up after 10 s: {self._said()}"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop, and return when the process is gone."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(5)
+        self._process = None
+
+    def _is_up(self) -> bool:
+        assert self._process is not None, "start() has made it"
+        try:
+            (ports,) = self._directory.glob(f"*_{self._process.pid}.ports")
+            self.url = json.loads(ports.read_bytes())["nats"][0]
+            where = urlsplit(self.url)
+            socket.create_connection((str(where.hostname), where.port or 0), 1).close()
+        except (ValueError, OSError):
+            return False
+        return True
+
+    def _said(self) -> str:
+        return (self._directory / "log").read_text(encoding="utf-8", errors="replace")
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """The server that tests share: subjects must be their own, and it stays up."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def own_nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server for one test, which may stop and start it."""
+    server = NatsServer(tmp_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def nats_bus(nats_server: NatsServer) -> AsyncIterator[NatsBus]:
+    """A connection to the shared server."""
+    bus = await NatsBus.connect(nats_server.url, "test")
+    yield bus
+    await bus.close()
