@@ -1,0 +1,206 @@
+"""Text to tokens and back, with control tokens only where the model's own template puts them."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import tokenizers
+
+from slipstream.shared.errors import InvalidRequestError, ModelError
+from slipstream.shared.model.chat_template import ChatTemplate, Message
+from slipstream.shared.model.control_text import ControlTokens, Marks
+from slipstream.shared.model.detokenizer import ByteTextStream, TextStream, WindowTextStream
+
+# A character of UTF-8 has at most four bytes, each at most one token; twice that for certainty.
+_NUM_CONTEXT_TOKENS = 8
+_MAX_TOKEN_ID = 2**32 - 1  # the library refuses what does not fit
+_SPECIAL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token")
+
+
+class _NamedTemplate(msgspec.Struct, frozen=True):
+    name: str
+    template: str
+
+
+class _TokenText(msgspec.Struct, frozen=True):
+    content: str
+
+
+class _TokenizerConfig(msgspec.Struct, frozen=True):
+    chat_template: str | list[_NamedTemplate] | None = None
+    bos_token: str | _TokenText | None = None
+    eos_token: str | _TokenText | None = None
+    pad_token: str | _TokenText | None = None
+    unk_token: str | _TokenText | None = None
+    sep_token: str | _TokenText | None = None
+    cls_token: str | _TokenText | None = None
+
+
+class Tokenizer:
+    """The tokenizer of a model directory. Safe to share between threads."""
+
+    def __init__(self, model_dir: Path) -> None:
+        content = _read(model_dir / "tokenizer.json")
+        self._tokenizer = _load(content, model_dir)
+        # The same again, blind to control tokens: for text that only looks like them.
+        self._plain = _load(content, model_dir)
+        self._plain.encode_special_tokens = True
+        self._special_ids = frozenset(
+            token_id
+            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        )
+        self._control = ControlTokens(self._tokenizer)
+        self._template = _load_template(model_dir)
+        decoder = json.loads(content).get("decoder") or {}
+        self._is_byte_level = decoder.get("type") == "ByteLevel"
+        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        # Two models with one fingerprint speak of the same tokens.
+        self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
+
+    def is_special(self, token_id: int) -> bool:
+        """Say whether the id is a control token."""
+        return token_id in self._special_ids
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Encode raw text, in which control tokens count; BOS where the model's rule adds it."""
+        return _encode(self._tokenizer, text, "prompt", add_special_tokens=add_special_tokens)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """
+        Render the messages and encode them, control tokens and BOS from the template alone.
+
+        What looks like a control token inside a message is text. Raises InvalidRequestError.
+        """
+        if self._template is None:
+            raise InvalidRequestError("messages", "the model has no chat template; send a prompt")
+        marks = Marks(self._control)
+        rendered = self._template.render([marks.mark(message) for message in messages])
+        if marks.is_empty:
+            # The template wrote every control token in it.
+            return _encode(self._tokenizer, rendered, "messages", add_special_tokens=False)
+        token_ids: list[int] = []
+        for piece, control_id in self._control.split(rendered):
+            if control_id is not None:
+                token_ids.append(control_id)
+                continue
+            text = marks.restore(piece)
+            token_ids += _encode(self._plain, text, "messages", add_special_tokens=False)
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text; ids that name no token are left out."""
+        known = [token_id for token_id in token_ids if 0 <= token_id <= _MAX_TOKEN_ID]
+        return self._tokenizer.decode(known, skip_special_tokens=skip_special_tokens)
+
+    def open_text_stream(
+        self, prompt_token_ids: Sequence[int], *, skip_special: bool
+    ) -> TextStream:
+        """Return a stream of the text after the prompt; it must be pushed visible tokens only."""
+        visible = (
+            token_id
+            for token_id in reversed(prompt_token_ids)
+            if self.is_visible(token_id, skip_special=skip_special)
+        )
+        context = list(itertools.islice(visible, _NUM_CONTEXT_TOKENS))[::-1]
+        if self._is_byte_level:
+            return ByteTextStream(self._tokenizer.id_to_token, context)
+        return WindowTextStream(self._decode_all, context)
+
+    def is_visible(self, token_id: int, *, skip_special: bool) -> bool:
+        """Say whether the token adds to the text: it exists and is no skipped control token."""
+        if skip_special and token_id in self._special_ids:
+            return False
+        return 0 <= token_id <= _MAX_TOKEN_ID and self._tokenizer.id_to_token(token_id) is not None
+
+    def _decode_all(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+
+class IncrementalDetokenizer:
+    """
+    The text of one request, a token at a time, in whole characters.
+
+    All that `push` and `flush` return, joined, is the text of prompt and output without that of
+    the prompt. A character that the prompt leaves unfinished is given by the token that ends it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        skip_special_tokens: bool,  # noqa: FBT001 - passed on from the sampling parameters
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special_tokens
+        self._stream = tokenizer.open_text_stream(
+            prompt_token_ids, skip_special=skip_special_tokens
+        )
+
+    def push(self, token_id: int) -> str:
+        """Return the characters that this token completes: often one word, sometimes none."""
+        if not self._tokenizer.is_visible(token_id, skip_special=self._skip_special):
+            return ""
+        return self._stream.push(token_id)
+
+    def flush(self) -> str:
+        """Return what is still held back: U+FFFD if the output ends inside a character."""
+        return self._stream.flush()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _load(content: bytes, model_dir: Path) -> tokenizers.Tokenizer:
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{model_dir / 'tokenizer.json'} is damaged: {error}") from error
+    # Some files carry the settings of somebody's training run.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _load_template(model_dir: Path) -> ChatTemplate | None:
+    path = model_dir / "tokenizer_config.json"
+    config = _TokenizerConfig()
+    if path.is_file():
+        try:
+            config = msgspec.json.decode(_read(path), type=_TokenizerConfig)
+        except msgspec.MsgspecError as error:
+            raise ModelError(f"{path}: {error}") from error
+    template_path = model_dir / "chat_template.jinja"
+    if template_path.is_file():
+        source: str | None = _read(template_path).decode(errors="replace")
+    elif isinstance(config.chat_template, list):
+        named = {entry.name: entry.template for entry in config.chat_template}
+        source = named.get("default")
+    else:
+        source = config.chat_template
+    return None if source is None else ChatTemplate(source, _special_tokens(config))
+
+
+def _special_tokens(config: _TokenizerConfig) -> dict[str, str]:
+    tokens = {role: getattr(config, role) for role in _SPECIAL_ROLES}
+    return {
+        role: token.content if isinstance(token, _TokenText) else token
+        for role, token in tokens.items()
+        if token is not None
+    }
+
+
+def _encode(
+    tokenizer: tokenizers.Tokenizer, text: str, field: str, *, add_special_tokens: bool
+) -> list[int]:
+    try:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    except (UnicodeEncodeError, TypeError) as error:
+        raise InvalidRequestError(field, "not valid Unicode") from error
