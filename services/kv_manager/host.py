@@ -1,0 +1,125 @@
+"""What the KV manager owns on its host: lock, arena, the workers' connections, books."""
+
+import asyncio
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from slipstream.services.kv_manager.host_links import HostLinks
+from slipstream.services.kv_manager.leases import LeaseBook
+from slipstream.services.kv_manager.pool import BlockPool
+from slipstream.services.kv_manager.verbs import KvVerbs
+from slipstream.shared.config import KvConfig
+from slipstream.shared.errors import ArenaError, ConfigurationError
+from slipstream.shared.ids import WorkerId, new_host_id
+from slipstream.shared.kv.arena import Arena, old_arenas
+from slipstream.shared.kv.layout import KvLayout
+from slipstream.shared.messages.kv import ArenaWelcome
+from slipstream.shared.worker.model_source import open_layout
+from slipstream.shared.worker.reporter import new_epoch
+
+log = structlog.get_logger()
+
+LOCK_NAME = "kv.lock"
+_LOCK_WAIT_S = 5.0
+
+
+class Host:
+    """One arena and its books."""
+
+    def __init__(self, arena: Arena, layout: KvLayout, lock: int, config: KvConfig) -> None:
+        self.arena = arena
+        self.host_id = arena.host_id
+        self.epoch = arena.epoch
+        self.layout = layout
+        pool = BlockPool(arena.num_blocks - 1, arena.generations)
+        self.book = LeaseBook(pool, layout.block_size, config.lease_ms / 1000)
+        self.verbs = KvVerbs(self.book, layout.fingerprint, self.host_id, self.epoch)
+        self._lock = lock
+        welcome = ArenaWelcome(
+            host_id=arena.host_id,
+            epoch=arena.epoch,
+            path=arena.path.name,
+            num_blocks=arena.num_blocks,
+            layout=layout.fingerprint,
+            lease_ms=config.lease_ms,
+        )
+        self._links = HostLinks(config.arena_dir, welcome, self._worker_gone)
+
+    @classmethod
+    async def open(cls, config: KvConfig) -> Self:
+        """
+        Take the host, remove what a dead manager left, make a new arena.
+
+        No content is ever trusted across a start: a new epoch has a new file.
+        """
+        layout = await asyncio.to_thread(open_layout, config)
+        config.arena_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = await _take_lock(config.arena_dir)
+        for old in old_arenas(config.arena_dir):
+            log.info("old_arena_removed", path=old.name)
+            old.unlink(missing_ok=True)
+        num_blocks = _num_blocks(config, layout)
+        arena = await asyncio.to_thread(
+            Arena.create, config.arena_dir, new_host_id(), new_epoch(), num_blocks + 1, layout
+        )
+        log.info(
+            "arena_made",
+            num_blocks=num_blocks,
+            block_bytes=layout.block_bytes,
+            epoch=arena.epoch,
+            layout=layout.fingerprint,
+        )
+        host = cls(arena, layout, lock, config)
+        await host._links.start()
+        return host
+
+    async def sweep_loop(self) -> None:
+        """End leases that ran out, on a timer of its own: leaks must not wait for new work."""
+        while True:
+            await asyncio.sleep(min(1.0, self.book.lease_s / 4))
+            for lease_id in self.book.sweep(time.monotonic()):
+                log.warning("lease_expired", lease_id=lease_id)
+
+    async def close(self) -> None:
+        """Hang up and remove the arena."""
+        await self._links.stop()
+        self.arena.remove()
+        self.arena.close()
+        os.close(self._lock)
+
+    def _worker_gone(self, worker_id: WorkerId, epoch: int) -> None:
+        num_blocks = self.book.worker_gone(worker_id, epoch)
+        log.info("worker_gone", gone_worker_id=worker_id, num_blocks=num_blocks)
+
+
+def _num_blocks(config: KvConfig, layout: KvLayout) -> int:
+    num_blocks = config.num_blocks or config.memory_bytes // layout.block_bytes
+    if num_blocks < 1:
+        raise ConfigurationError(
+            f"--kv-memory of {config.memory_bytes} bytes holds no block of {layout.block_bytes}"
+        )
+    return num_blocks
+
+
+async def _take_lock(directory: Path) -> int:
+    """Hold the directory's lock, waiting for a manager that is just ending."""
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise ArenaError(
+                    f"another KV manager serves {directory}; a host has one, or give this one "
+                    "its own --arena-dir"
+                ) from error
+            await asyncio.sleep(0.1)
+        else:
+            return descriptor

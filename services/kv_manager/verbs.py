@@ -1,0 +1,99 @@
+"""Which method of the lease book serves which message."""
+
+from typing import assert_never
+
+from slipstream.services.kv_manager.leases import LeaseBook
+from slipstream.services.kv_manager.pool import BlockState
+from slipstream.shared.ids import HostId
+from slipstream.shared.messages.common import Message
+from slipstream.shared.messages.kv import (
+    Adopt,
+    Adopted,
+    Audit,
+    Audited,
+    Commit,
+    Fork,
+    Grant,
+    KvRefused,
+    KvRequest,
+    Lease,
+    Leased,
+    Match,
+    Matched,
+    Pull,
+    Reclaim,
+    Release,
+    Renew,
+)
+
+
+class KvVerbs:
+    """The manager as a plain object: a message in, its answer out."""
+
+    def __init__(self, book: LeaseBook, layout: str, host_id: HostId, epoch: int) -> None:
+        self._book = book
+        self._layout = layout
+        self._host_id = host_id
+        self._epoch = epoch
+
+    # One case a verb: a table of handlers would hide what each takes.
+    def answer(self, message: KvRequest, now: float) -> Message:  # noqa: C901, PLR0911
+        """Serve one message at a monotonic time in seconds."""
+        match message:
+            case Lease() | Match() if message.layout != self._layout:
+                return KvRefused(
+                    reason="incompatible",
+                    message=f"this host keeps KV as ({self._layout}), you as ({message.layout})",
+                )
+            case Match():
+                return Matched(num_cached_tokens=0)
+            case Lease():
+                return self._book.lease(message, now)
+            case Commit():
+                return self._book.commit(message)
+            case Adopt():
+                return self._book.adopt(message, now)
+            case Renew():
+                return self._book.renew(message, now)
+            case Release():
+                return self._book.release(message, now)
+            case Grant():
+                return self._book.grant(message)
+            case Audit():
+                return self._audit(message, now)
+            case Fork() | Pull() | Reclaim():
+                return KvRefused(
+                    reason="unsupported", message=f"{type(message).__name__} is not served here"
+                )
+            case _:
+                assert_never(message)
+
+    def _audit(self, message: Audit, now: float) -> Audited:
+        counts = self._book.pool.counts()
+        leases = self._book.summaries(now)
+        oldest = max((self._book.lease_s * 1000 - each.remaining_ms for each in leases), default=0)
+        return Audited(
+            host_id=self._host_id,
+            epoch=self._epoch,
+            num_blocks=self._book.pool.num_blocks,
+            num_free=counts[BlockState.FREE],
+            num_granted=counts[BlockState.GRANTED],
+            num_leased=counts[BlockState.LEASED],
+            num_committed=counts[BlockState.COMMITTED],
+            num_cached=counts[BlockState.CACHED],
+            num_quarantined=counts[BlockState.QUARANTINED],
+            num_leases=len(leases),
+            num_late_messages=self._book.num_late_messages,
+            oldest_lease_ms=int(oldest),
+            problems=self._book.check_integrity(),
+            leases=leases if message.with_leases else [],
+        )
+
+
+def num_blocks_of(answer: Message) -> int | None:
+    """Return the number of blocks that an answer speaks of, for the trace."""
+    match answer:
+        case Leased() | Adopted():
+            return len(answer.blocks.block_ids)
+        case _:
+            return None

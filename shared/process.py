@@ -1,0 +1,61 @@
+"""The frame of every service process: logs, traces and the bus around the service itself."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.config import ServiceConfig
+from slipstream.shared.ids import WorkerId, new_worker_id
+from slipstream.shared.lifecycle import Service, run_service
+from slipstream.shared.messages.common import Role
+from slipstream.shared.telemetry.logging import configure_logging
+from slipstream.shared.telemetry.tracing import Tracer, create_tracer
+
+Make = Callable[[Bus, Tracer, WorkerId], Service]
+
+_FLUSH_S = 1.0
+
+
+class _Framed:
+    """A service whose bus and tracer live exactly as long as it does."""
+
+    def __init__(self, role: Role, worker_id: WorkerId, config: ServiceConfig, make: Make) -> None:
+        self.role: Role = role
+        self.worker_id = worker_id
+        self._config = config
+        self._make = make
+        self._tracer: Tracer | None = None
+        self._bus: NatsBus | None = None
+        self._service: Service | None = None
+
+    async def start(self) -> None:
+        self._tracer = create_tracer(f"slipstream-{self.role}", self.worker_id, os.environ)
+        self._bus = await NatsBus.connect(self._config.nats_url, self.worker_id)
+        self._service = self._make(self._bus, self._tracer, self.worker_id)
+        await self._service.start()
+
+    async def wait(self) -> None:
+        if self._service is not None:
+            await self._service.wait()
+
+    async def stop(self) -> None:
+        if self._service is not None:
+            await self._service.stop()
+        if self._bus is not None:
+            await self._bus.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.shutdown, _FLUSH_S)
+
+
+def run_process(role: Role, config: ServiceConfig, make: Make) -> int:
+    """Run a service in this process until a signal; return the exit status."""
+    worker_id = new_worker_id(role)
+    configure_logging(
+        f"slipstream-{role}",
+        worker_id,
+        level=config.log_level.upper(),
+        json=config.is_log_json,
+    )
+    return run_service(lambda: _Framed(role, worker_id, config, make), config.status_file)

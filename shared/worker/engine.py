@@ -1,0 +1,54 @@
+"""The one thread of a worker that computes: the event loop never does."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.shared.kv.arena import Arena
+from slipstream.shared.model.runner import ModelRunner, SequenceRows
+
+T = TypeVar("T")
+
+
+class StaleBlockError(AssertionError):
+    """A step was about to touch a block that this worker doesn't hold (any more)."""
+
+
+def check_blocks(arena: Arena, block_ids: Sequence[int], generations: Sequence[int]) -> None:
+    """Compare a table with the arena's generations. Raises StaleBlockError."""
+    table = arena.generations
+    for block_id, generation in zip(block_ids, generations, strict=True):
+        if table[block_id] != generation:
+            raise StaleBlockError(
+                f"block {block_id} is in generation {table[block_id]}, held was {generation}"
+            )
+
+
+class EngineThread:
+    """Runs forward passes and what belongs to them, one after another."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+        self.busy_s = 0.0
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a function on the engine's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
+        """Run one packed pass; to be called within `run`."""
+        started = time.perf_counter()
+        try:
+            return self.runner.forward(batch)
+        finally:
+            self.busy_s += time.perf_counter() - started
+
+    def close(self) -> None:
+        """Let the running step finish; nothing is started after it."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,91 @@
+"""A worker's place on its host: the connection to the KV manager, the arena, its leases."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Self
+
+import structlog
+
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.config import WorkerConfig
+from slipstream.shared.ids import HostId, LeaseId, WorkerId
+from slipstream.shared.kv.arena import Arena
+from slipstream.shared.kv.host_link import HostLink
+from slipstream.shared.messages.common import PROTOCOL_VERSION, Role
+from slipstream.shared.messages.kv import ArenaHello
+from slipstream.shared.messages.reports import WorkerRecord
+from slipstream.shared.version import VERSION
+from slipstream.shared.worker.engine import EngineThread
+from slipstream.shared.worker.lease_keeper import LeaseKeeper
+from slipstream.shared.worker.model_source import ServedModel, open_model
+from slipstream.shared.worker.runner_source import open_runner
+
+log = structlog.get_logger()
+
+CONNECT_S = 30.0
+
+
+class WorkerHost:
+    """Everything a compute worker holds on its host; closing it gives all of it back."""
+
+    def __init__(
+        self,
+        link: HostLink,
+        arena: Arena,
+        model: ServedModel,
+        engine: EngineThread,
+        keeper: LeaseKeeper,
+    ) -> None:
+        self.link = link
+        self.arena = arena
+        self.model = model
+        self.engine = engine
+        self.keeper = keeper
+        self.host_id: HostId = arena.host_id
+        self.num_blocks = arena.num_blocks - 1
+        self.lease_s = link.welcome.lease_ms / 1000
+
+    @classmethod
+    async def open(
+        cls,
+        config: WorkerConfig,
+        bus: Bus,
+        worker: tuple[WorkerId, int],
+        on_lost: Callable[[LeaseId], None],
+    ) -> Self:
+        """Connect, map, load. Raises ArenaError, ModelError."""
+        model = await asyncio.to_thread(open_model, config)
+        worker_id, epoch = worker
+        hello = ArenaHello(worker_id=worker_id, worker_epoch=epoch, pid=os.getpid())
+        link = await HostLink.connect(config.arena_dir, hello, CONNECT_S)
+        welcome = link.welcome
+        arena = Arena.open(config.arena_dir / welcome.path, model.layout)
+        runner = await asyncio.to_thread(open_runner, model, config, arena)
+        log.info("model_loaded", model=model.name, numerics=model.numerics)
+        keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms, on_lost)
+        return cls(link, arena, model, EngineThread(runner), keeper)
+
+    async def close(self) -> None:
+        """Stop computing, then hang up: the manager takes the end of the connection as proof."""
+        await asyncio.to_thread(self.engine.close)
+        await self.link.close()
+        self.arena.close()
+
+    def record(self, role: Role, worker: tuple[WorkerId, int], num_seats: int) -> WorkerRecord:
+        """Return the registry record of this worker."""
+        return WorkerRecord(
+            worker_id=worker[0],
+            role=role,
+            epoch=worker[1],
+            protocol=PROTOCOL_VERSION,
+            version=VERSION,
+            model=self.model.name,
+            model_fingerprint=self.model.fingerprint,
+            layout=self.model.layout.fingerprint,
+            numerics=self.model.numerics,
+            host_id=self.host_id,
+            num_seats=num_seats,
+            num_blocks=self.num_blocks,
+            max_context_length=self.model.config.max_context_length,
+        )

@@ -1,0 +1,144 @@
+"""The leases that a worker holds: renewed in bulk, watched by the worker's own clock."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call_kv
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.ids import HostId, LeaseId, WorkerId
+from slipstream.shared.messages.kv import (
+    Blocks,
+    KvRefused,
+    LeaseRenewal,
+    Release,
+    Renew,
+    Renewed,
+)
+from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.telemetry.context import SpanContext, inject
+from slipstream.shared.worker.report_book import Attempt
+
+log = structlog.get_logger()
+
+_RELEASE_TRIES = 5
+
+
+class _Held(msgspec.Struct):
+    expires_at: float
+    grown_ids: list[int]
+    grown_generations: list[int]
+
+
+class LeaseKeeper:
+    """
+    Renew every third of the lease's time; tell who lost a lease.
+
+    No step may start under a lease that could run out before the step ends: `is_safe` says so by
+    the monotonic clock of this process, counted from before the renewal was sent.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        host_id: HostId,
+        worker: tuple[WorkerId, int],
+        lease_ms: int,
+        on_lost: Callable[[LeaseId], None],
+    ) -> None:
+        self._bus = bus
+        self._host_id = host_id
+        self._worker_id, self._epoch = worker
+        self._lease_s = lease_ms / 1000
+        self._on_lost = on_lost
+        self._held: dict[LeaseId, _Held] = {}
+
+    def hold(self, lease_id: LeaseId, asked_at: float) -> None:
+        """Keep a lease that was granted by a message sent at `asked_at` (monotonic seconds)."""
+        self._held[lease_id] = _Held(asked_at + self._lease_s, [], [])
+
+    def drop(self, lease_id: LeaseId) -> None:
+        """Forget a lease: somebody else holds it now."""
+        self._held.pop(lease_id, None)
+
+    def grow(self, lease_id: LeaseId, block_ids: Sequence[int], generations: Sequence[int]) -> None:
+        """Note blocks that entered the sequence from this worker's grant."""
+        held = self._held[lease_id]
+        held.grown_ids.extend(block_ids)
+        held.grown_generations.extend(generations)
+
+    def is_safe(self, lease_id: LeaseId, margin_s: float) -> bool:
+        """Tell whether a lease will surely last for another `margin_s`."""
+        held = self._held.get(lease_id)
+        return held is not None and held.expires_at - time.monotonic() > margin_s
+
+    async def release(
+        self, lease_id: LeaseId, attempt: Attempt, context: SpanContext | None = None
+    ) -> bool:
+        """
+        End a lease between two steps; this is also the proof that nothing of ours writes any more.
+
+        Repeated until it is answered; False when the manager can't be reached (it will notice the
+        end of this process, or the lease runs out into quarantine).
+        """
+        held = self._held.pop(lease_id, None)
+        grown = _grown(held) if held is not None else Blocks()
+        message = Release(
+            request_id=attempt[0],
+            attempt=attempt[1],
+            lease_id=lease_id,
+            worker_id=self._worker_id,
+            grown=grown,
+        )
+        headers = inject(context) if context is not None else None
+        for number in range(_RELEASE_TRIES):
+            try:
+                await call_kv(self._bus, self._host_id, message, headers=headers)
+            except SlipstreamError as error:
+                log.warning("release_unanswered", lease_id=lease_id, error=str(error))
+                await asyncio.sleep(0.1 * 2**number)
+            else:
+                return True
+        return False
+
+    async def renew_loop(self) -> None:
+        """Renew for ever."""
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            if self._held:
+                await self.renew()
+
+    async def renew(self) -> None:
+        """Renew all leases in one message."""
+        sent = {lease_id: (held, len(held.grown_ids)) for lease_id, held in self._held.items()}
+        message = Renew(
+            worker_id=self._worker_id,
+            worker_epoch=self._epoch,
+            renewals=[
+                LeaseRenewal(lease_id=lease_id, grown=_grown(held))
+                for lease_id, (held, _) in sent.items()
+            ],
+        )
+        asked_at = time.monotonic()
+        try:
+            answer: Renewed | KvRefused = await call_kv(self._bus, self._host_id, message)
+        except SlipstreamError as error:
+            log.warning("renewal_unanswered", num_leases=len(sent), error=str(error))
+            return
+        if isinstance(answer, KvRefused):
+            log.warning("renewal_refused", reason=answer.reason)
+            return
+        for lease_id, (held, num_grown) in sent.items():
+            held.expires_at = asked_at + answer.lease_ms / 1000
+            del held.grown_ids[:num_grown], held.grown_generations[:num_grown]
+            if lease_id in answer.lost and self._held.pop(lease_id, None) is not None:
+                log.warning("lease_lost", lease_id=lease_id)
+                self._on_lost(lease_id)
+
+
+def _grown(held: _Held) -> Blocks:
+    return Blocks(PackedInts(held.grown_ids), PackedInts(held.grown_generations))

@@ -1,0 +1,73 @@
+"""Get the blocks of a sequence from the host's KV manager, waiting while there are too few."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call_kv
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.jobs import SequenceJob
+from slipstream.shared.messages.kv import KvRefused, Lease, Leased
+from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.telemetry.context import inject
+from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.host import WorkerHost
+
+_FIRST_WAIT_S = 0.01
+_MAX_WAIT_S = 0.2
+
+
+class JobEndedError(SlipstreamError):
+    """A job can't go on; `code` says why."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+async def lease_blocks(
+    bus: Bus,
+    host: WorkerHost,
+    worker: tuple[WorkerId, int],
+    job: SequenceJob,
+    deadline: Deadline,
+    is_cancelled: Callable[[], bool],
+    *,
+    num_tokens: int | None = None,
+) -> Leased:
+    """
+    Lease blocks for prompt and earlier output (or `num_tokens`), and have them renewed.
+
+    Raises JobEndedError when the request was cancelled, its time is up, or it can never fit.
+    """
+    token_ids = PackedInts([*job.prompt_token_ids, *job.output_token_ids])
+    message = Lease(
+        request_id=job.request_id,
+        attempt=job.attempt,
+        worker_id=worker[0],
+        worker_epoch=worker[1],
+        num_blocks=host.model.layout.num_blocks_for(num_tokens or len(token_ids)),
+        layout=host.model.layout.fingerprint,
+        token_ids=token_ids,
+        cache_salt=job.cache_salt,
+        adapter=job.adapter,
+    )
+    wait_s = _FIRST_WAIT_S
+    headers: dict[str, str] | None = inject(job.attempt_span)
+    while True:
+        if is_cancelled():
+            raise JobEndedError("cancelled", "the request was cancelled")
+        if deadline.is_over:
+            raise JobEndedError("deadline_exceeded", "no KV blocks before the deadline")
+        asked_at = time.monotonic()
+        answer: Leased | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
+        if isinstance(answer, Leased):
+            host.keeper.hold(answer.lease_id, asked_at)
+            return answer
+        if answer.reason != "no_blocks":
+            raise JobEndedError(f"kv_{answer.reason}", answer.message)
+        headers = None  # one span for the first try is enough
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _MAX_WAIT_S)

@@ -1,0 +1,124 @@
+"""Publish a worker's reports and keep its record in the registry."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.subjects import REPORT
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.messages.codec import encode
+from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
+from slipstream.shared.worker.report_book import ReportBook
+
+log = structlog.get_logger()
+
+REPORT_S = 0.3
+RECORD_S = 2.0
+
+
+class Reporter:
+    """Reports every 300 ms and at each change, the record every 2 s."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        record: WorkerRecord,
+        book: ReportBook,
+        num_free_blocks: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.record = record
+        self.book = book
+        self.scheduler_epoch = 0
+        self._bus = bus
+        self._num_free_blocks = num_free_blocks
+        self._number = 0
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Put the record, send the first report and go on."""
+        await self._put_record()
+        await self.publish(is_full=True)
+        self._tasks = [
+            asyncio.create_task(self._report_loop()),
+            asyncio.create_task(self._record_loop()),
+        ]
+
+    async def stop(self) -> None:
+        """Say the last word, then leave the registry."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        with contextlib.suppress(SlipstreamError):
+            await self.publish(is_full=True)
+        with contextlib.suppress(SlipstreamError):
+            await self._bus.registry().delete(self.record.worker_id)
+
+    def drain(self) -> None:
+        """Take no more work: from the next report on nobody places any here."""
+        self.record = msgspec.structs.replace(self.record, is_draining=True)
+        self.changed()
+
+    def changed(self) -> None:
+        """Have the next report sent at once."""
+        self._changed.set()
+
+    def report(self, *, is_full: bool) -> WorkerReport:
+        """Return the next report."""
+        self._number += 1
+        held, ended = self.book.take(is_full=is_full)
+        record = self.record
+        return WorkerReport(
+            worker_id=record.worker_id,
+            role=record.role,
+            epoch=record.epoch,
+            number=self._number,
+            num_seats=record.num_seats,
+            num_free_seats=max(0, record.num_seats - self.book.num_held),
+            num_free_blocks=self._num_free_blocks(),
+            num_blocks=record.num_blocks,
+            host_id=record.host_id,
+            scheduler_epoch=self.scheduler_epoch,
+            is_full=is_full,
+            is_draining=record.is_draining,
+            held=held,
+            ended=ended,
+        )
+
+    async def publish(self, *, is_full: bool = False) -> None:
+        """Send a report now."""
+        payload = encode(self.report(is_full=is_full))
+        await self._bus.publish(REPORT.subject(worker_id=self.record.worker_id), payload)
+
+    async def _put_record(self) -> None:
+        await self._bus.registry().put(self.record.worker_id, encode(self.record))
+
+    async def _report_loop(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self.publish()
+            except Exception as error:  # noqa: BLE001 # a report must never be the last one
+                log.warning("report_failed", error=str(error))
+
+    async def _record_loop(self) -> None:
+        while True:
+            await asyncio.sleep(RECORD_S)
+            try:
+                await self._put_record()
+            except SlipstreamError as error:
+                log.warning("record_not_put", error=str(error))
+
+
+def new_epoch() -> int:
+    """Return the epoch of this start of a process: milliseconds of Unix time, so it only grows."""
+    return time.time_ns() // 1_000_000
