@@ -1,0 +1,177 @@
+"""The decode worker's side of drafting: ask, wait no longer than the budget, drop what is late."""
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from slipstream.services.decode.batch import max_num_drafts
+from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.subjects import DRAFT
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.codec import encode
+from slipstream.shared.messages.draft import (
+    DraftClose,
+    DraftJob,
+    DraftOpen,
+    DraftProposal,
+    DraftTokens,
+    DraftWant,
+)
+from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.messages.reports import WorkerReport
+from slipstream.shared.telemetry.context import inject
+from slipstream.shared.worker.report_book import Attempt
+
+log = structlog.get_logger()
+
+DEAD_AFTER_S = 1.2
+_OPEN_S = 1.0
+_MAX_MISSES = 3
+_PAUSE_S = 1.0
+
+
+class DraftClient:
+    """
+    Talks to one draft worker at a time, the one whose reports come.
+
+    Nothing here can change a token: proposals are verified, and without any decode goes on.
+    """
+
+    def __init__(self, bus: Bus, max_num_tokens: int, budget_s: float, vocab_size: int) -> None:
+        self._bus = bus
+        self._max_num_tokens = max_num_tokens
+        self._budget_s = budget_s
+        self._vocab_size = vocab_size
+        self._last_seen: dict[WorkerId, float] = {}
+        self._worker_id: WorkerId | None = None
+        self._num_told: dict[Attempt, int] = {}  # tokens that the draft worker knows
+        self._num_misses = 0
+        self._paused_until = 0.0
+
+    def saw(self, report: WorkerReport) -> None:
+        """Note a draft worker's report."""
+        self._last_seen[report.worker_id] = 0.0 if report.is_draining else time.monotonic()
+
+    def choose(self) -> WorkerId | None:
+        """Return the worker to ask; a change of worker means that nothing is known there."""
+        now = time.monotonic()
+        self._last_seen = {
+            each: seen for each, seen in self._last_seen.items() if now - seen < DEAD_AFTER_S
+        }
+        if self._worker_id not in self._last_seen:
+            self._worker_id = min(self._last_seen, default=None)
+            self._num_told.clear()
+        return self._worker_id
+
+    async def open(self, sequence: DecodeSequence) -> None:
+        """Announce a sequence, with its trace."""
+        worker_id = self.choose()
+        if worker_id is None or sequence.job.sampling.num_speculative_tokens == 0:
+            return
+        job = sequence.job
+        num_tokens = len(sequence.token_ids)
+        message = DraftOpen(
+            request_id=job.request_id,
+            attempt=job.attempt,
+            token_ids=PackedInts(sequence.token_ids),
+            model=job.model,
+        )
+        try:
+            await call(
+                self._bus,
+                DRAFT,
+                message,
+                timeout_s=_OPEN_S,
+                headers=inject(job.attempt_span),
+                worker_id=worker_id,
+            )
+        except SlipstreamError as error:
+            log.info("draft_not_opened", error=str(error))
+            return
+        if not sequence.is_over:
+            self._num_told[sequence.attempt] = num_tokens
+
+    async def close(self, sequence: DecodeSequence) -> None:
+        """Say that a sequence has ended."""
+        self._num_told.pop(sequence.attempt, None)
+        if self._worker_id is None:
+            return
+        message = DraftClose(
+            request_id=sequence.job.request_id,
+            attempt=sequence.job.attempt,
+            num_drafted_tokens=sequence.drafts.num_drafted,
+            num_tested_tokens=sequence.drafts.num_tested,
+            num_accepted_tokens=sequence.drafts.num_accepted,
+        )
+        subject = DRAFT.subject(worker_id=self._worker_id)
+        await self._bus.publish(subject, encode(message))
+
+    async def propose(self, sequences: Sequence[DecodeSequence]) -> dict[Attempt, Sequence[int]]:
+        """Return the proposals that came in time."""
+        worker_id = self.choose()
+        if worker_id is None or time.monotonic() < self._paused_until:
+            return {}
+        wants = [want for each in sequences if (want := self._want(each)) is not None]
+        if not wants:
+            return {}
+        try:
+            answer: DraftTokens = await call(
+                self._bus,
+                DRAFT,
+                DraftJob(wants),
+                timeout_s=self._budget_s,
+                worker_id=worker_id,
+            )
+        except SlipstreamError:
+            self._miss()
+            return {}
+        self._num_misses = 0
+        for want in wants:
+            self._num_told[want.request_id, want.attempt] = want.position
+        by_attempt = {each.attempt: each for each in sequences}
+        return {
+            (proposal.request_id, proposal.attempt): list(proposal.token_ids)
+            for proposal in answer.proposals
+            if self._is_usable(proposal, by_attempt)
+        }
+
+    def _want(self, sequence: DecodeSequence) -> DraftWant | None:
+        num_told = self._num_told.get(sequence.attempt)
+        if sequence.num_pending_tokens != 1 or num_told is None:
+            return None
+        num_tokens = max_num_drafts(sequence, self._max_num_tokens)
+        if num_tokens == 0 or not sequence.drafts.wants():
+            return None
+        return DraftWant(
+            request_id=sequence.job.request_id,
+            attempt=sequence.job.attempt,
+            position=len(sequence.token_ids),
+            new_token_ids=PackedInts(sequence.token_ids[num_told:]),
+            max_num_tokens=num_tokens,
+            is_whole=num_told == 0,
+        )
+
+    def _is_usable(
+        self, proposal: DraftProposal, by_attempt: dict[Attempt, DecodeSequence]
+    ) -> bool:
+        """Trust nothing: stale, too long and impossible proposals are dropped."""
+        attempt = (proposal.request_id, proposal.attempt)
+        sequence = by_attempt.get(attempt)
+        if proposal.is_lost:
+            self._num_told[attempt] = 0
+        if sequence is None or proposal.position != len(sequence.token_ids):
+            return False
+        limit = max_num_drafts(sequence, self._max_num_tokens)
+        is_sane = all(token_id < self._vocab_size for token_id in proposal.token_ids)
+        return is_sane and 0 < len(proposal.token_ids) <= limit
+
+    def _miss(self) -> None:
+        """Stop asking for a while when the worker keeps missing the budget."""
+        self._num_misses += 1
+        if self._num_misses >= _MAX_MISSES:
+            self._paused_until = time.monotonic() + _PAUSE_S
+            self._num_misses = 0

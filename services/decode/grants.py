@@ -1,0 +1,80 @@
+"""Blocks that this worker holds ahead of need, so that no step waits for a message."""
+
+import asyncio
+
+import structlog
+
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call_kv
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.ids import HostId, WorkerId
+from slipstream.shared.messages.kv import Grant, Granted, KvRefused
+
+log = structlog.get_logger()
+
+_RETRY_S = 0.02
+
+
+class BlockGrants:
+    """Take blocks at once; a refill runs beside the steps."""
+
+    def __init__(
+        self, bus: Bus, host_id: HostId, worker: tuple[WorkerId, int], num_target_blocks: int
+    ) -> None:
+        self._bus = bus
+        self._host_id = host_id
+        self._worker_id, self._epoch = worker
+        self._num_target = num_target_blocks
+        self._blocks: list[tuple[int, int]] = []  # id, generation
+        self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.is_exhausted = False  # the last answer brought nothing
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks at hand."""
+        return len(self._blocks)
+
+    def take(self, num_blocks: int) -> list[tuple[int, int]] | None:
+        """Take blocks, or None when there are too few at hand (more are asked for)."""
+        if len(self._blocks) - num_blocks < self._num_target // 2:
+            self._wanted.set()
+        if num_blocks > len(self._blocks):
+            return None
+        taken, self._blocks = self._blocks[:num_blocks], self._blocks[num_blocks:]
+        return taken
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Return when a refill was answered, or after a while."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def refill_loop(self) -> None:
+        """Keep the grant near its target for ever."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._refill()
+            if self.is_exhausted:
+                await asyncio.sleep(_RETRY_S)
+
+    async def _refill(self) -> None:
+        num_blocks = self._num_target - len(self._blocks)
+        if num_blocks <= 0:
+            return
+        message = Grant(worker_id=self._worker_id, worker_epoch=self._epoch, num_blocks=num_blocks)
+        try:
+            answer: Granted | KvRefused = await call_kv(self._bus, self._host_id, message)
+        except SlipstreamError as error:
+            log.warning("grant_unanswered", error=str(error))
+            self.is_exhausted = True
+        else:
+            granted = answer.blocks if isinstance(answer, Granted) else None
+            self.is_exhausted = granted is None or not granted.block_ids
+            if granted is not None:
+                self._blocks += zip(granted.block_ids, granted.generations, strict=True)
+        self._changed.set()

@@ -1,0 +1,122 @@
+"""Turn a job into a sequence that can be stepped: adopt what was handed over, or lease blocks."""
+
+import time
+from collections.abc import Callable
+
+from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.services.decode.stopping import StopChecker
+from slipstream.services.decode.stream import TokenLog
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call_kv
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.jobs import DecodeJob, HandOver
+from slipstream.shared.messages.kv import Adopt, Adopted, KvRefused
+from slipstream.shared.model.sampling import SampledToken, Sampler
+from slipstream.shared.model.tokenizer import IncrementalDetokenizer, Tokenizer
+from slipstream.shared.telemetry.context import inject
+from slipstream.shared.telemetry.spans import Span
+from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
+
+
+def make_sequence(
+    job: DecodeJob, host: WorkerHost, tokenizer: Tokenizer, span: Span
+) -> DecodeSequence:
+    """Return the sequence with sampler, text and stream as earlier attempts left them."""
+    config = host.model.config
+    max_num_output = config.max_context_length - len(job.prompt_token_ids)
+    checker = StopChecker(
+        job.sampling,
+        config.eos_token_ids,
+        max_num_output,
+        IncrementalDetokenizer(tokenizer, job.prompt_token_ids, job.sampling.skip_special_tokens),
+    )
+    sequence = DecodeSequence(
+        job=job,
+        token_ids=list(job.prompt_token_ids),
+        sampler=Sampler(
+            job.sampling,
+            job.prompt_token_ids,
+            job.output_token_ids,
+            eos_token_ids=config.eos_token_ids,
+        ),
+        checker=checker,
+        log=TokenLog(job),
+        deadline=Deadline.from_ms(job.deadline_ms),
+        span=span,
+        max_num_tokens=config.max_context_length,
+    )
+    for token_id in job.output_token_ids:
+        sequence.emit(SampledToken(token_id))
+    sequence.log.skip_sent()
+    return sequence
+
+
+async def adopt(
+    bus: Bus, host: WorkerHost, worker: tuple[WorkerId, int], sequence: DecodeSequence
+) -> None:
+    """
+    Take over a prefilled sequence: lease, blocks and the first token.
+
+    Raises JobEndedError when the lease has ended or another host holds the blocks.
+    """
+    hand_over = sequence.job.hand_over
+    assert hand_over is not None, "only a handed over sequence is adopted"
+    if hand_over.host_id != host.host_id or hand_over.arena_epoch != host.arena.epoch:
+        raise JobEndedError("kv_stale_epoch", "the sequence lies in another arena")
+    message = Adopt(
+        request_id=sequence.job.request_id,
+        attempt=sequence.job.attempt,
+        lease_id=hand_over.lease_id,
+        from_worker_id=hand_over.prefill_worker_id,
+        to_worker_id=worker[0],
+        to_worker_epoch=worker[1],
+    )
+    asked_at = time.monotonic()
+    headers = inject(sequence.job.attempt_span)
+    answer: Adopted | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
+    if isinstance(answer, KvRefused):
+        raise JobEndedError(f"kv_{answer.reason}", answer.message or "the lease can't be adopted")
+    host.keeper.hold(answer.lease_id, asked_at)
+    sequence.lease_id = answer.lease_id
+    _take_over(sequence, hand_over)
+
+
+def _take_over(sequence: DecodeSequence, hand_over: HandOver) -> None:
+    sequence.block_ids = list(hand_over.block_ids)
+    sequence.generations = list(hand_over.generations)
+    sequence.num_computed_tokens = hand_over.num_computed_tokens
+    sequence.num_chunks = hand_over.num_chunks
+    sequence.num_cached_tokens = hand_over.num_cached_tokens
+    sequence.prefill_ms = hand_over.prefill_ms
+    # The prefill worker sampled it with the same sampler; ours goes on at the next position.
+    sequence.sampler = Sampler(
+        sequence.job.sampling,
+        sequence.job.prompt_token_ids,
+        [*sequence.job.output_token_ids, hand_over.first_token_id],
+        eos_token_ids=sequence.sampler.eos_token_ids,
+    )
+    sequence.emit(SampledToken(hand_over.first_token_id, hand_over.first_token_logprobs))
+
+
+async def lease(
+    bus: Bus,
+    host: WorkerHost,
+    worker: tuple[WorkerId, int],
+    sequence: DecodeSequence,
+    is_cancelled: Callable[[], bool],
+) -> None:
+    """Lease blocks for a sequence that is to be prefilled here. Raises JobEndedError."""
+    leased = await lease_blocks(
+        bus,
+        host,
+        worker,
+        sequence.job,
+        sequence.deadline,
+        is_cancelled,
+        num_tokens=len(sequence.token_ids),
+    )
+    sequence.lease_id = leased.lease_id
+    sequence.block_ids = list(leased.blocks.block_ids)
+    sequence.generations = list(leased.blocks.generations)

@@ -1,0 +1,291 @@
+"""The sequences of a decode worker from their job to their ending."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from slipstream.services.decode import intake
+from slipstream.services.decode.drafts import DraftClient
+from slipstream.services.decode.publisher import StreamPublisher
+from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.services.decode.steps import DecodeSteps
+from slipstream.services.decode.stopping import Ending
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.messages.common import Accepted, Failed, Phase, Rejected, RejectionReason
+from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.messages.jobs import DecodeJob
+from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.context import SpanContext
+from slipstream.shared.telemetry.logging import request_fields
+from slipstream.shared.telemetry.spans import SpanKind
+from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.leasing import JobEndedError
+from slipstream.shared.worker.report_book import Attempt, ReportBook
+from slipstream.shared.worker.tombstones import Tombstones
+
+log = structlog.get_logger()
+
+_KEEP_S = 60.0
+
+
+class DecodeJobs:
+    """Owns every sequence of this worker; the steps borrow them."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        tracer: Tracer,
+        host: WorkerHost,
+        publisher: StreamPublisher,
+        drafts: DraftClient | None,
+        book: ReportBook,
+        worker: tuple[WorkerId, int],
+        num_seats: int,
+        changed: Callable[[], None],
+    ) -> None:
+        self._bus = bus
+        self._tracer = tracer
+        self._host = host
+        self._publisher = publisher
+        self._drafts = drafts
+        self._book = book
+        self._worker = worker
+        self._num_seats = num_seats
+        self._changed = changed
+        self._tokenizer = Tokenizer(host.model.directory)
+        self._sequences: dict[Attempt, DecodeSequence] = {}
+        self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._tombstones = Tombstones(_KEEP_S)
+        self._past = Tombstones(_KEEP_S)  # accepted and over: a repeat is answered like the first
+        self.steps: DecodeSteps | None = None
+        self.is_draining = False
+
+    def accept(self, job: DecodeJob, context: SpanContext | None) -> Accepted | Rejected:
+        """Answer before any work; a repeat is answered like the first."""
+        attempt = (job.request_id, job.attempt)
+        now = time.monotonic()
+        if attempt not in self._tasks and not self._past.has(attempt, now):
+            reason = self._rejection(job, attempt, now)
+            if reason is not None:
+                return Rejected(request_id=job.request_id, attempt=job.attempt, reason=reason)
+            self._begin(job, attempt, context)
+        return Accepted(request_id=job.request_id, attempt=job.attempt, worker_id=self._worker[0])
+
+    def cancel(self, message: Cancel) -> Cancelled:
+        """Leave the batch before the next step; what comes later of this attempt is refused."""
+        attempt = (message.request_id, message.attempt or 0)
+        self._tombstones.add(attempt, time.monotonic())
+        sequence = self._sequences.get(attempt)
+        if sequence is None:
+            is_past = self._past.has(attempt, time.monotonic())
+            phase: Phase = "ended" if is_past else "unknown"
+            return Cancelled(request_id=message.request_id, phase=phase, was_ended_here=is_past)
+        sequence.cancel_reason = sequence.cancel_reason or message.reason
+        return Cancelled(request_id=message.request_id, phase="decoding", was_ended_here=True)
+
+    def progress(self, sequence: DecodeSequence) -> None:
+        """Have what a step brought sent, without holding up the next step."""
+        self._book.emit(sequence.attempt, sequence.log.token_ids[self._num_booked(sequence) :])
+        if not sequence.is_over:
+            self._publish(self._publisher.progress(sequence))
+
+    def preempted(self, sequence: DecodeSequence) -> None:
+        """Release a preempted sequence's blocks, and lease anew as soon as there are some."""
+        sequence.span.add_event(names.EVENT_PREEMPTED)
+        self._publish(self._release_and_lease_again(sequence))
+
+    def lease_lost(self, lease_id: LeaseId) -> None:
+        """End the sequence whose lease ran out."""
+        for sequence in self._sequences.values():
+            if sequence.lease_id == lease_id:
+                sequence.error = JobEndedError("lease_lost", "the lease on its KV blocks ran out")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more, wait for what runs, then end the rest with an error to the client."""
+        self.is_draining = True
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=timeout_s)
+        self.fail_all("worker_draining", "the decode worker is shutting down")
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=1.0)
+
+    def fail_all(self, code: str, message: str) -> None:
+        """End every sequence with an error."""
+        for sequence in self._sequences.values():
+            sequence.error = sequence.error or JobEndedError(code, message)
+
+    def _rejection(self, job: DecodeJob, attempt: Attempt, now: float) -> RejectionReason | None:
+        if self.is_draining:
+            return "draining"
+        if self._tombstones.has(attempt, now):
+            return "cancelled"
+        if job.model != self._host.model.name:
+            return "wrong_model"
+        return "no_seat" if len(self._tasks) >= self._num_seats else None
+
+    def _begin(self, job: DecodeJob, attempt: Attempt, context: SpanContext | None) -> None:
+        span = self._tracer.start(
+            names.SPAN_PROCESS_DECODE,
+            parent=context or job.attempt_span,
+            kind=SpanKind.CONSUMER,
+            attributes={
+                names.WORKER_ID: self._worker[0],
+                names.ATTEMPT: job.attempt,
+                names.ROUTE: job.route,
+                names.MESSAGING_CONVERSATION_ID: job.request_id,
+            },
+        )
+        sequence = intake.make_sequence(job, self._host, self._tokenizer, span)
+        self._sequences[attempt] = sequence
+        phase: Phase = "decoding" if job.hand_over is not None else "prefilling"
+        self._book.hold(attempt, phase, list(job.output_token_ids))
+        self._changed()
+        self._publisher.open(sequence)
+        self._tasks[attempt] = asyncio.create_task(self._serve(sequence))
+
+    async def _serve(self, sequence: DecodeSequence) -> None:
+        try:
+            await self._start(sequence)
+            await self._run(sequence)
+        except Exception as error:  # noqa: BLE001 # whatever it is, the client gets its ending
+            sequence.error = error
+        try:
+            await self._end(sequence)
+        finally:
+            del self._sequences[sequence.attempt]
+            del self._tasks[sequence.attempt]
+            self._past.add(sequence.attempt, time.monotonic())
+            self._changed()
+
+    async def _start(self, sequence: DecodeSequence) -> None:
+        if sequence.job.hand_over is not None:
+            await intake.adopt(self._bus, self._host, self._worker, sequence)
+            self.progress(sequence)
+        else:
+            await self._lease(sequence)
+
+    async def _lease(self, sequence: DecodeSequence) -> None:
+        await intake.lease(self._bus, self._host, self._worker, sequence, lambda: sequence.is_over)
+
+    async def _run(self, sequence: DecodeSequence) -> None:
+        """Step until it is over. A sequence that was over at once never sees a step."""
+        assert self.steps is not None, "wired before the first job"
+        if sequence.is_over:
+            return
+        if self._drafts is not None:
+            self._publish(self._drafts.open(sequence))
+        self.steps.add(sequence)
+        await sequence.retired.wait()
+        if self._drafts is not None:
+            await self._drafts.close(sequence)
+
+    async def _end(self, sequence: DecodeSequence) -> None:
+        """Answer the client, then give everything back."""
+        bound = log.bind(
+            **request_fields(sequence.job.request_id, sequence.job.root_span),
+            attempt=sequence.job.attempt,
+        )
+        if sequence.ending is None and sequence.cancel_reason is not None:
+            # Whatever else a cancel set off, this is how it ends.
+            sequence.ending = Ending("abort", sequence.cancel_reason)
+        if sequence.ending is not None:
+            await self._finish(sequence, sequence.ending, bound)
+        else:
+            await self._fail(sequence, bound)
+        lease_id, sequence.lease_id = sequence.lease_id, None
+        if lease_id is not None:
+            await self._host.keeper.release(lease_id, sequence.attempt, sequence.job.attempt_span)
+
+    async def _finish(self, sequence: DecodeSequence, ending: Ending, bound: Any) -> None:
+        # Any: structlog's bound logger
+        usage = sequence.usage()
+        timings = sequence.log.timings(sequence.prefill_ms)
+        answer = sequence.log.finish(ending, usage, timings, self._host.model.numerics)
+        await self._publisher.finish(sequence, answer)
+        self._book.end(
+            sequence.attempt,
+            was_answered=True,
+            finish_reason=ending.finish_reason,
+            usage=usage,
+            ttft_ms=timings.ttft_ms,
+            total_ms=timings.total_ms,
+        )
+        self._set_attributes(sequence, timings.ttft_ms, timings.tpot_ms)
+        sequence.span.set(names.GEN_AI_RESPONSE_FINISH_REASONS, [ending.finish_reason])
+        sequence.span.end()
+        bound.info("decode_done", finish_reason=ending.finish_reason, num_steps=usage.num_steps)
+
+    async def _fail(self, sequence: DecodeSequence, bound: Any) -> None:
+        # Any: structlog's bound logger
+        error = sequence.error
+        assert error is not None, "checked by the caller"
+        code = error.code if isinstance(error, SlipstreamError) else "internal_error"
+        message = str(error) if isinstance(error, SlipstreamError) else type(error).__name__
+        # Before the first token another attempt may still serve the request: then the scheduler
+        # decides. Afterwards the stream is ours to end.
+        was_answered = bool(sequence.log.token_ids) or code == "deadline_exceeded"
+        if was_answered:
+            failed = Failed(
+                code=code,
+                message=message,
+                request_id=sequence.job.request_id,
+                attempt=sequence.job.attempt,
+                trace_id=sequence.job.root_span.trace_id,
+            )
+            await self._publisher.fail(sequence, failed)
+        else:
+            self._publisher.forget(sequence)
+        self._book.end(sequence.attempt, was_answered=was_answered, code=code, message=message)
+        self._set_attributes(sequence, None, None)
+        sequence.span.end(code, description=message)
+        if isinstance(error, SlipstreamError):
+            bound.warning("decode_failed", code=code, error=message)
+        else:
+            bound.error("decode_failed", code=code, exc_info=error)
+
+    def _set_attributes(
+        self, sequence: DecodeSequence, ttft_ms: float | None, tpot_ms: float | None
+    ) -> None:
+        usage = sequence.usage()
+        sequence.span.set_many(
+            {
+                names.GEN_AI_USAGE_INPUT_TOKENS: usage.num_prompt_tokens,
+                names.GEN_AI_USAGE_OUTPUT_TOKENS: usage.num_output_tokens,
+                names.NUM_STEPS: usage.num_steps,
+                names.NUM_CHUNKS: sequence.num_chunks,
+                names.NUM_PREEMPTIONS: usage.num_preemptions,
+                names.NUM_DRAFT_PROPOSED: usage.num_drafted_tokens,
+                names.NUM_DRAFT_ACCEPTED: usage.num_accepted_tokens,
+                names.TIME_TO_FIRST_TOKEN_S: None if ttft_ms is None else ttft_ms / 1000,
+                names.TIME_PER_OUTPUT_TOKEN_S: None if tpot_ms is None else tpot_ms / 1000,
+            }
+        )
+
+    async def _release_and_lease_again(self, sequence: DecodeSequence) -> None:
+        assert self.steps is not None, "wired before the first job"
+        lease_id, sequence.lease_id = sequence.lease_id, None
+        try:
+            if lease_id is not None:
+                await self._host.keeper.release(lease_id, sequence.attempt)
+            await self._lease(sequence)
+        except SlipstreamError as error:
+            sequence.error = sequence.error or error
+        # Also when it failed: only a step's end may retire it.
+        self.steps.add(sequence)
+
+    def _publish(self, work: Coroutine[Any, Any, None]) -> None:
+        # Any: a coroutine's send type
+        task = asyncio.create_task(work)
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+
+    def _num_booked(self, sequence: DecodeSequence) -> int:
+        return self._book.num_emitted(sequence.attempt)

@@ -1,0 +1,82 @@
+"""The parts of a decode worker, put together."""
+
+from dataclasses import dataclass
+
+from slipstream.services.decode.drafts import DraftClient
+from slipstream.services.decode.grants import BlockGrants
+from slipstream.services.decode.jobs import DecodeJobs
+from slipstream.services.decode.publisher import StreamPublisher
+from slipstream.services.decode.steps import DecodeSteps
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.config import DecodeConfig
+from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.report_book import ReportBook
+from slipstream.shared.worker.reporter import Reporter
+
+
+@dataclass
+class DecodeParts:
+    """Everything a decode worker is made of."""
+
+    host: WorkerHost
+    token_bus: Bus
+    grants: BlockGrants
+    drafts: DraftClient | None
+    publisher: StreamPublisher
+    jobs: DecodeJobs
+    steps: DecodeSteps
+    reporter: Reporter
+
+    async def close(self) -> None:
+        """Give everything back."""
+        await self.token_bus.close()
+        await self.host.close()
+
+
+async def open_parts(
+    config: DecodeConfig, bus: Bus, tracer: Tracer, worker: tuple[WorkerId, int]
+) -> DecodeParts:
+    """Map the arena, load the model and wire the parts."""
+    holder: list[DecodeJobs] = []
+
+    def lease_lost(lease_id: LeaseId) -> None:
+        for jobs in holder:
+            jobs.lease_lost(lease_id)
+
+    host = await WorkerHost.open(config, bus, worker, lease_lost)
+    # Tokens have a connection of their own: a burst of them must not delay a cancel.
+    token_bus = await NatsBus.connect(config.nats_url, f"{worker[0]}-tokens")
+    book = ReportBook()
+    grants = BlockGrants(bus, host.host_id, worker, config.num_granted_blocks)
+    reporter = Reporter(bus, host.record("decode", worker, config.num_seats), book)
+    drafts = _drafts(config, bus, host)
+    publisher = StreamPublisher(token_bus, config.stream_keep_s)
+    jobs = DecodeJobs(
+        bus,
+        tracer,
+        host,
+        publisher,
+        drafts,
+        book,
+        worker,
+        config.num_seats,
+        reporter.changed,
+    )
+    holder.append(jobs)
+    steps = DecodeSteps(host, grants, drafts, config.token_budget, jobs.progress, jobs.preempted)
+    jobs.steps = steps
+    return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter)
+
+
+def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> DraftClient | None:
+    if config.speculation == "off" or config.max_num_draft_tokens == 0:
+        return None
+    return DraftClient(
+        bus,
+        config.max_num_draft_tokens,
+        config.draft_budget_ms / 1000,
+        host.engine.runner.vocab_size,
+    )

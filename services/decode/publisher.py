@@ -1,0 +1,154 @@
+"""Send streams to their clients, notice clients that went away, replay for who resumes."""
+
+import asyncio
+import time
+from collections import OrderedDict
+
+import structlog
+
+from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.services.decode.stream import TokenLog
+from slipstream.shared.bus.bus import Bus, Incoming
+from slipstream.shared.bus.subjects import is_inbox, last_token
+from slipstream.shared.errors import MessageTooLargeError
+from slipstream.shared.ids import RequestId
+from slipstream.shared.messages.codec import encode
+from slipstream.shared.messages.common import Failed
+from slipstream.shared.messages.generate import Completion, Finished, Resume, TokenFrame
+from slipstream.shared.messages.jobs import ReplyTarget
+
+log = structlog.get_logger()
+
+KEEP_ALIVE_S = 1.0
+GONE_AFTER_S = 5.0
+
+
+class StreamPublisher:
+    """Publishes frames and endings; the one publisher of the streams of this worker."""
+
+    def __init__(self, bus: Bus, keep_s: float) -> None:
+        self._bus = bus
+        self._keep_s = keep_s
+        self._running: dict[RequestId, DecodeSequence] = {}
+        self._ended: OrderedDict[RequestId, tuple[float, TokenLog | Failed]] = OrderedDict()
+        self._misses: dict[RequestId, tuple[float, float]] = {}  # first and last failed probe
+        self._last_sent: dict[RequestId, float] = {}
+        self._probe_inbox = bus.new_inbox()
+
+    async def start(self) -> None:
+        """Listen for the server's word that nobody listens."""
+        await self._bus.subscribe(f"{self._probe_inbox}.*", self._nobody_listens)
+
+    def open(self, sequence: DecodeSequence) -> None:
+        """Begin a stream."""
+        self._running[sequence.job.request_id] = sequence
+
+    async def progress(self, sequence: DecodeSequence) -> None:
+        """Send what is new, in one frame."""
+        if sequence.job.reply.is_streamed:
+            frame = sequence.log.next_frame()
+            if frame is not None:
+                await self._send_frame(sequence, frame)
+
+    async def finish(self, sequence: DecodeSequence, answer: Finished | Completion) -> None:
+        """Send the ending and keep the stream for readers that resume."""
+        await self.progress(sequence)
+        await self._send(sequence.job.reply, answer)
+        self._close(sequence, sequence.log)
+
+    async def fail(self, sequence: DecodeSequence, failed: Failed) -> None:
+        """Send a failure as the one ending."""
+        await self._send(sequence.job.reply, failed)
+        self._close(sequence, failed)
+
+    def forget(self, sequence: DecodeSequence) -> None:
+        """Drop a stream that never began: another attempt publishes it."""
+        self._running.pop(sequence.job.request_id, None)
+
+    async def resume(self, message: Resume) -> Failed | None:
+        """Replay a running or ended stream to another inbox; None when it was done."""
+        if not is_inbox(message.reply):
+            return Failed(code="invalid_request", field="reply", message="reply must be an inbox")
+        sequence = self._running.get(message.request_id)
+        _, kept = self._ended.get(message.request_id, (0.0, None))
+        found = sequence.log if sequence is not None else kept
+        if found is None:
+            return Failed(
+                code="not_found",
+                message="no such stream here; ended ones are kept for a minute",
+                request_id=message.request_id,
+            )
+        if isinstance(found, Failed):
+            await self._bus.publish(message.reply, encode(found))
+            return None
+        encoding = found.job.reply.encoding
+        frame = found.frame_from(message.from_index)
+        await self._bus.publish(message.reply, encode(frame, encoding))
+        if found.ending is not None:
+            await self._bus.publish(message.reply, encode(found.ending, encoding))
+        return None
+
+    async def keep_alive_loop(self) -> None:
+        """Once a second tell quiet streams' readers that we live, and forget old streams."""
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            now = time.monotonic()
+            for request_id, sequence in list(self._running.items()):
+                is_quiet = now - self._last_sent.get(request_id, 0.0) >= KEEP_ALIVE_S / 2
+                if sequence.job.reply.is_streamed and not sequence.is_over:
+                    if is_quiet or request_id in self._misses:
+                        await self._send_frame(sequence, sequence.log.keep_alive(), is_probe=True)
+                    self._cancel_if_gone(sequence, now)
+            while self._ended and next(iter(self._ended.values()))[0] < now:
+                self._ended.popitem(last=False)
+
+    async def _send_frame(
+        self, sequence: DecodeSequence, frame: TokenFrame, *, is_probe: bool = False
+    ) -> None:
+        reply = sequence.job.reply
+        request_id = sequence.job.request_id
+        now = time.monotonic()
+        # The first frame and one a second carry a reply subject: the server then says when nobody
+        # listens. More would cost an answer each.
+        is_probe = is_probe or now - self._last_sent.get(request_id, 0.0) >= KEEP_ALIVE_S
+        self._last_sent[request_id] = now
+        await self._bus.publish(
+            reply.subject,
+            encode(frame, reply.encoding),
+            reply=f"{self._probe_inbox}.{request_id}" if is_probe else "",
+        )
+
+    async def _send(self, reply: ReplyTarget, answer: Finished | Completion | Failed) -> None:
+        try:
+            await self._bus.publish(reply.subject, encode(answer, reply.encoding))
+        except MessageTooLargeError as error:
+            # The answer of a plain request is one message: say so rather than say nothing.
+            failed = Failed(
+                code=error.code,
+                message=f"the answer is too large for one message ({error}); use stream: true",
+                request_id=answer.request_id,
+            )
+            await self._bus.publish(reply.subject, encode(failed, reply.encoding))
+
+    async def _nobody_listens(self, message: Incoming) -> None:
+        request_id = RequestId(last_token(message.subject))
+        if message.is_no_responders and request_id in self._running:
+            now = time.monotonic()
+            first, _ = self._misses.get(request_id, (now, now))
+            self._misses[request_id] = (first, now)
+
+    def _cancel_if_gone(self, sequence: DecodeSequence, now: float) -> None:
+        """Cancel when every probe has failed for a while."""
+        request_id = sequence.job.request_id
+        first, last = self._misses.get(request_id, (now, now))
+        if now - last > 2 * KEEP_ALIVE_S:
+            del self._misses[request_id]
+        elif now - first >= GONE_AFTER_S:
+            sequence.cancel_reason = "client_gone"
+
+    def _close(self, sequence: DecodeSequence, kept: TokenLog | Failed) -> None:
+        request_id = sequence.job.request_id
+        self._running.pop(request_id, None)
+        self._misses.pop(request_id, None)
+        self._last_sent.pop(request_id, None)
+        self._ended[request_id] = (time.monotonic() + self._keep_s, kept)

@@ -1,0 +1,112 @@
+"""One sequence on the decode worker."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from slipstream.services.decode.stopping import Ending, StopChecker
+from slipstream.services.decode.stream import TokenLog
+from slipstream.shared.ids import LeaseId
+from slipstream.shared.messages.common import Usage
+from slipstream.shared.messages.jobs import DecodeJob
+from slipstream.shared.model.sampling import SampledToken, Sampler
+from slipstream.shared.telemetry.spans import Span
+from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.report_book import Attempt
+
+_MAX_DRAFT_PAUSE = 32  # steps
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """What drafting brought, and when it is tried again."""
+
+    num_drafted: int = 0
+    num_tested: int = 0
+    num_accepted: int = 0
+    num_failures: int = 0  # proposals in a row of which nothing was accepted
+    num_pause_steps: int = 0
+
+    def count(self, num_drafted: int, num_accepted: int) -> None:
+        """Count one verified proposal; what follows the first rejection was never tested."""
+        self.num_drafted += num_drafted
+        self.num_tested += min(num_drafted, num_accepted + 1)
+        self.num_accepted += num_accepted
+        if num_accepted:
+            self.num_failures = 0
+        else:
+            self.num_failures += 1
+            self.num_pause_steps = min(2**self.num_failures, _MAX_DRAFT_PAUSE)
+
+    def wants(self) -> bool:
+        """Tell whether to draft in this step; a pause gets shorter by asking."""
+        if self.num_pause_steps:
+            self.num_pause_steps -= 1
+            return False
+        return True
+
+
+@dataclass(eq=False)
+class DecodeSequence:
+    """
+    A job with its tokens, blocks, sampler and stream.
+
+    Positions [0, num_computed_tokens) of `token_ids` hold KV. One token more: the sequence decodes.
+    Several more: a prompt (or, after a preemption, prompt and output) is to be computed here.
+    """
+
+    job: DecodeJob
+    token_ids: list[int]
+    sampler: Sampler
+    checker: StopChecker
+    log: TokenLog
+    deadline: Deadline
+    span: Span
+    max_num_tokens: int  # of prompt and output together
+    lease_id: LeaseId | None = None
+    block_ids: list[int] = field(default_factory=list)
+    generations: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_chunks: int = 0
+    num_cached_tokens: int = 0
+    prefill_ms: float = 0.0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
+    ending: Ending | None = None
+    error: Exception | None = None
+    cancel_reason: str | None = None
+    retired: asyncio.Event = field(default_factory=asyncio.Event)  # no step touches it any more
+
+    @property
+    def attempt(self) -> Attempt:
+        """The key of the sequence."""
+        return (self.job.request_id, self.job.attempt)
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Tokens without KV."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_over(self) -> bool:
+        """Ended, failed or cancelled: it leaves the batch between two steps."""
+        return self.ending is not None or self.error is not None or self.cancel_reason is not None
+
+    def emit(self, sampled: SampledToken) -> None:
+        """Walk one new token through the finish logic into the stream."""
+        self.token_ids.append(sampled.token_id)
+        text, self.ending = self.checker.push(sampled.token_id)
+        self.log.append(sampled.token_id, text, sampled.logprobs)
+
+    def usage(self) -> Usage:
+        """Return the counts so far."""
+        return Usage(
+            num_prompt_tokens=len(self.job.prompt_token_ids),
+            num_output_tokens=len(self.log.token_ids),
+            num_cached_tokens=self.num_cached_tokens,
+            num_drafted_tokens=self.drafts.num_drafted,
+            num_tested_tokens=self.drafts.num_tested,
+            num_accepted_tokens=self.drafts.num_accepted,
+            num_steps=self.num_steps,
+            num_preemptions=self.num_preemptions,
+        )

@@ -1,0 +1,75 @@
+"""The draft worker on the bus."""
+
+import asyncio
+from typing import Any
+
+from slipstream.services.draft.proposer import Proposer
+from slipstream.services.draft.spans import DraftSpans
+from slipstream.shared.bus.bus import Bus, Incoming
+from slipstream.shared.bus.endpoint import serve
+from slipstream.shared.bus.subjects import DRAFT
+from slipstream.shared.config import DraftConfig
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.common import PROTOCOL_VERSION, Accepted, Role
+from slipstream.shared.messages.draft import DraftClose, DraftJob, DraftOpen
+from slipstream.shared.messages.reports import ReportRequest, WorkerRecord
+from slipstream.shared.telemetry.context import extract
+from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.version import VERSION
+from slipstream.shared.worker.report_book import ReportBook
+from slipstream.shared.worker.reporter import Reporter, new_epoch
+
+
+class DraftService:
+    """Proposes tokens; whatever it says, the target decides."""
+
+    role: Role = "draft"
+
+    def __init__(self, config: DraftConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId) -> None:
+        self.worker_id = worker_id
+        self._bus = bus
+        self._proposer = Proposer(config.min_ngram, config.max_ngram, config.max_num_sequences)
+        self._spans = DraftSpans(tracer, worker_id, config.max_num_sequences)
+        record = WorkerRecord(
+            worker_id=worker_id,
+            role=self.role,
+            epoch=new_epoch(),
+            protocol=PROTOCOL_VERSION,
+            version=VERSION,
+            num_seats=config.max_num_sequences,
+        )
+        self._reporter = Reporter(bus, record, ReportBook())
+
+    async def start(self) -> None:
+        """Listen and report."""
+        await serve(self._bus, DRAFT.subject(worker_id=self.worker_id), DRAFT, self._answer)
+        await self._reporter.start()
+
+    async def wait(self) -> None:
+        """Run for ever: nothing here can end by itself."""
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """Leave; decode workers go on without drafts."""
+        self._reporter.drain()
+        await self._reporter.stop()
+        self._spans.end_all()
+
+    async def _answer(self, message: Any, incoming: Incoming) -> Any:  # Any: the topic's unions
+        match message:
+            case DraftJob():
+                return self._proposer.propose(message)
+            case DraftOpen():
+                self._spans.open(message, extract(incoming.headers))
+                self._proposer.open(message)
+                return Accepted(
+                    request_id=message.request_id,
+                    attempt=message.attempt,
+                    worker_id=self.worker_id,
+                )
+            case DraftClose():
+                self._proposer.close(message)
+                self._spans.close(message)
+            case ReportRequest():
+                return self._reporter.report(is_full=True)
+        return None

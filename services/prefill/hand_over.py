@@ -1,0 +1,92 @@
+"""Give a prefilled sequence to its decode worker: block table and lease, no KV bytes."""
+
+import time
+
+import msgspec
+
+from slipstream.services.prefill.sequence import PrefillSequence
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.subjects import DECODE
+from slipstream.shared.errors import DeadlineExceededError
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.common import Accepted, Rejected
+from slipstream.shared.messages.jobs import DecodeJob, HandOver, PrefillJob, SequenceJob
+from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.context import inject
+from slipstream.shared.telemetry.spans import SpanKind
+from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.host import WorkerHost
+
+_ANSWER_S = 1.0
+_NUM_TRIES = 3
+
+
+def decode_job(
+    sequence: PrefillSequence, host: WorkerHost, worker_id: WorkerId, received_at: float
+) -> DecodeJob:
+    """Return the job that passes the sequence on. Its first token has been sampled."""
+    job = sequence.job
+    first = sequence.first_token
+    assert first is not None, "only a prefilled sequence is handed over"
+    common = {name: getattr(job, name) for name in SequenceJob.__struct_fields__}
+    common["elapsed_ms"] = job.elapsed_ms + (time.monotonic() - received_at) * 1000
+    blocks = sequence.leased.blocks
+    return DecodeJob(
+        **common,
+        hand_over=HandOver(
+            lease_id=sequence.leased.lease_id,
+            host_id=host.host_id,
+            prefill_worker_id=worker_id,
+            block_ids=blocks.block_ids,
+            generations=blocks.generations,
+            num_computed_tokens=sequence.num_computed_tokens,
+            first_token_id=first.token_id,
+            first_token_logprobs=first.logprobs,
+            arena_epoch=host.arena.epoch,
+            num_cached_tokens=sequence.leased.num_cached_tokens,
+            num_chunks=sequence.num_chunks,
+            prefill_ms=(time.monotonic() - sequence.started_at) * 1000,
+        ),
+    )
+
+
+async def hand_over(
+    bus: Bus, tracer: Tracer, job: PrefillJob, decode: DecodeJob, deadline: Deadline
+) -> Accepted | Rejected:
+    """
+    Send the sequence until there is an answer: the worker answers a repeat like the first.
+
+    Raises NoRespondersError, DeadlineExceededError, RemoteError.
+    """
+    span = tracer.start(
+        names.SPAN_SEND_DECODE,
+        # Not our own span: a killed process must not leave orphans behind.
+        parent=job.attempt_span,
+        kind=SpanKind.PRODUCER,
+        attributes={
+            names.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM_NATS,
+            names.MESSAGING_DESTINATION_TEMPLATE: DECODE.pattern,
+            names.WORKER_ID: job.decode_worker_id,
+        },
+    )
+    with span:
+        headers = inject(span.context)
+        for number in range(_NUM_TRIES):
+            message = msgspec.structs.replace(decode, deadline_ms=deadline.remaining_ms)
+            try:
+                answer: Accepted | Rejected = await call(
+                    bus,
+                    DECODE,
+                    message,
+                    timeout_s=_ANSWER_S,
+                    headers=headers,
+                    worker_id=job.decode_worker_id,
+                )
+            except DeadlineExceededError:
+                if number == _NUM_TRIES - 1:
+                    raise
+            else:
+                return answer
+    raise AssertionError("the last try returns or raises")

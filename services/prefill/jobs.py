@@ -1,0 +1,227 @@
+"""The jobs of a prefill worker: accepted or rejected, then leased, computed, handed over."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from slipstream.services.prefill.hand_over import decode_job, hand_over
+from slipstream.services.prefill.sequence import PrefillSequence
+from slipstream.services.prefill.steps import PrefillSteps
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call_kv
+from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
+from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.messages.common import Accepted, Rejected, RejectionReason
+from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.messages.jobs import PrefillJob
+from slipstream.shared.messages.kv import Commit
+from slipstream.shared.model.sampling import Sampler
+from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.context import SpanContext
+from slipstream.shared.telemetry.logging import request_fields
+from slipstream.shared.telemetry.spans import Span, SpanKind
+from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
+from slipstream.shared.worker.report_book import Attempt, ReportBook
+from slipstream.shared.worker.tombstones import Tombstones
+
+log = structlog.get_logger()
+
+
+class PrefillJobs:
+    """Owns the jobs between their acceptance and the moment somebody else holds the sequence."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        tracer: Tracer,
+        host: WorkerHost,
+        steps: PrefillSteps,
+        book: ReportBook,
+        worker: tuple[WorkerId, int],
+        num_seats: int,
+        changed: Callable[[], None],
+    ) -> None:
+        self._bus = bus
+        self._tracer = tracer
+        self._host = host
+        self._steps = steps
+        self._book = book
+        self._worker_id, self._epoch = worker
+        self._num_seats = num_seats
+        self._changed = changed
+        self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._sequences: dict[Attempt, PrefillSequence] = {}
+        self._cancelled: set[Attempt] = set()
+        self._tombstones = Tombstones(keep_s=60.0)
+        self.is_draining = False
+
+    @property
+    def num_running(self) -> int:
+        """Jobs held."""
+        return len(self._tasks)
+
+    def accept(self, job: PrefillJob, context: SpanContext | None) -> Accepted | Rejected:
+        """Answer before any work; a repeat is answered like the first."""
+        attempt = (job.request_id, job.attempt)
+        if attempt not in self._tasks:
+            reason = self._rejection(job, attempt)
+            if reason is not None:
+                return Rejected(request_id=job.request_id, attempt=job.attempt, reason=reason)
+            self._book.hold(attempt, "prefilling")
+            self._changed()
+            self._tasks[attempt] = asyncio.create_task(self._serve(job, context))
+        return Accepted(request_id=job.request_id, attempt=job.attempt, worker_id=self._worker_id)
+
+    def cancel(self, message: Cancel) -> Cancelled:
+        """Stop at the next chunk; what comes later of this attempt is refused."""
+        attempt = (message.request_id, message.attempt or 0)
+        self._tombstones.add(attempt, time.monotonic())
+        if attempt not in self._tasks:
+            return Cancelled(request_id=message.request_id)
+        self._cancelled.add(attempt)
+        sequence = self._sequences.get(attempt)
+        if sequence is not None:
+            sequence.is_cancelled = True
+        return Cancelled(request_id=message.request_id, phase="prefilling")
+
+    def lease_lost(self, lease_id: LeaseId) -> None:
+        """End the sequence whose lease ran out."""
+        for sequence in self._sequences.values():
+            if sequence.leased.lease_id == lease_id:
+                sequence.error = JobEndedError("lease_lost", "the lease ran out")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more, wait for what runs, then cancel the rest and wait for its release."""
+        self.is_draining = True
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=timeout_s)
+        for request_id, number in list(self._tasks):
+            self.cancel(Cancel(request_id=request_id, attempt=number, reason="draining"))
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=1.0)
+
+    def _rejection(self, job: PrefillJob, attempt: Attempt) -> RejectionReason | None:
+        if self.is_draining:
+            return "draining"
+        if self._tombstones.has(attempt, time.monotonic()):
+            return "cancelled"
+        if job.model != self._host.model.name:
+            return "wrong_model"
+        return "no_seat" if len(self._tasks) >= self._num_seats else None
+
+    async def _serve(self, job: PrefillJob, context: SpanContext | None) -> None:
+        attempt = (job.request_id, job.attempt)
+        span = self._tracer.start(
+            names.SPAN_PROCESS_PREFILL,
+            parent=context or job.attempt_span,
+            kind=SpanKind.CONSUMER,
+            attributes={
+                names.WORKER_ID: self._worker_id,
+                names.ATTEMPT: job.attempt,
+                names.MESSAGING_CONVERSATION_ID: job.request_id,
+                names.GEN_AI_USAGE_INPUT_TOKENS: len(job.prompt_token_ids),
+            },
+        )
+        bound = log.bind(**request_fields(job.request_id, job.root_span), attempt=job.attempt)
+        try:
+            await self._lease_compute_hand_over(job, attempt, span)
+        except SlipstreamError as error:
+            bound.warning("prefill_failed", code=error.code, error=str(error))
+            self._book.end(attempt, code=error.code, message=str(error))
+            span.end(error.code, description=str(error))
+        except Exception as error:  # noqa: BLE001 # whatever it is, the scheduler must hear
+            bound.exception("prefill_failed")
+            self._book.end(attempt, code="internal_error", message=type(error).__name__)
+            span.end(error)
+        else:
+            bound.info("prefill_done", num_tokens=len(job.prompt_token_ids))
+            self._book.end(attempt)
+            span.end()
+        finally:
+            del self._tasks[attempt]
+            self._cancelled.discard(attempt)
+            self._changed()
+
+    async def _lease_compute_hand_over(self, job: PrefillJob, attempt: Attempt, span: Span) -> None:
+        received_at = time.monotonic()
+        deadline = Deadline.from_ms(job.deadline_ms)
+        leased = await lease_blocks(
+            self._bus,
+            self._host,
+            (self._worker_id, self._epoch),
+            job,
+            deadline,
+            lambda: attempt in self._cancelled,
+        )
+        token_ids = [*job.prompt_token_ids, *job.output_token_ids]
+        sampler = Sampler(
+            job.sampling,
+            job.prompt_token_ids,
+            job.output_token_ids,
+            eos_token_ids=self._host.model.config.eos_token_ids,
+        )
+        sequence = PrefillSequence(job, leased, sampler, token_ids)
+        sequence.is_cancelled = attempt in self._cancelled
+        self._sequences[attempt] = sequence
+        is_given = False
+        try:
+            await self._compute(sequence, deadline)
+            self._book.hold(attempt, "handing_over")
+            message = decode_job(sequence, self._host, self._worker_id, received_at)
+            answer = await hand_over(self._bus, self._tracer, job, message, deadline)
+            if isinstance(answer, Rejected):
+                raise JobEndedError("decode_rejected", f"{answer.reason} {answer.message}".strip())
+            is_given = True
+        finally:
+            del self._sequences[attempt]
+            span.set(names.NUM_CHUNKS, sequence.num_chunks)
+            span.set(names.LEASE_NUM_BLOCKS, len(leased.blocks.block_ids))
+            if is_given:
+                self._host.keeper.drop(leased.lease_id)
+            else:
+                await self._host.keeper.release(leased.lease_id, attempt, job.attempt_span)
+
+    async def _compute(self, sequence: PrefillSequence, deadline: Deadline) -> None:
+        """Wait until the prompt is computed and committed, block by block."""
+        self._steps.add(sequence)
+        num_committed = 0
+        block_size = self._host.model.layout.block_size
+        while not sequence.is_retired:
+            await sequence.progress.wait()
+            sequence.progress.clear()
+            if deadline.is_over:
+                sequence.error = DeadlineExceededError("first token before the deadline", 0)
+            num_whole = sequence.num_computed_tokens // block_size * block_size
+            if num_whole > num_committed and sequence.error is None:
+                await self._commit(sequence, num_committed, num_whole)
+                num_committed = num_whole
+        if sequence.error is not None:
+            raise _translated(sequence.error)
+        if sequence.is_cancelled:
+            raise JobEndedError("cancelled", "the request was cancelled")
+
+    async def _commit(self, sequence: PrefillSequence, first: int, end: int) -> None:
+        message = Commit(
+            request_id=sequence.job.request_id,
+            attempt=sequence.job.attempt,
+            lease_id=sequence.leased.lease_id,
+            worker_id=self._worker_id,
+            num_tokens=end,
+            token_ids=sequence.job.prompt_token_ids[first:end],
+        )
+        try:
+            await call_kv(self._bus, self._host.host_id, message)
+        except SlipstreamError as error:
+            # A commit only makes blocks shareable early; the sequence itself can go on.
+            log.warning("commit_unanswered", error=str(error))
+
+
+def _translated(error: Exception) -> Exception:
+    return (
+        error if isinstance(error, SlipstreamError) else JobEndedError("internal_error", str(error))
+    )

@@ -1,0 +1,44 @@
+"""One prompt on its way through the prefill worker."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from slipstream.shared.messages.jobs import PrefillJob
+from slipstream.shared.messages.kv import Leased
+from slipstream.shared.model.sampling import SampledToken, Sampler
+from slipstream.shared.worker.report_book import Attempt
+
+
+@dataclass(eq=False)
+class PrefillSequence:
+    """
+    A job with its lease and how far it is.
+
+    `token_ids` are prompt and tokens emitted by earlier attempts: all of them need KV.
+    """
+
+    job: PrefillJob
+    leased: Leased
+    sampler: Sampler
+    token_ids: list[int]
+    num_computed_tokens: int = 0
+    num_chunks: int = 0
+    started_at: float = field(default_factory=time.monotonic)
+    first_token: SampledToken | None = None
+    is_cancelled: bool = False
+    error: Exception | None = None
+    progress: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  # a chunk was computed, or the end
+    is_retired: bool = False  # no step will ever touch its blocks again
+
+    @property
+    def attempt(self) -> Attempt:
+        """The key of the sequence."""
+        return (self.job.request_id, self.job.attempt)
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing more is to be computed here."""
+        return self.first_token is not None or self.is_cancelled or self.error is not None

@@ -1,0 +1,90 @@
+"""The loop that computes prompts, a packed step after another."""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from slipstream.services.prefill.batch import Chunk, plan
+from slipstream.services.prefill.sequence import PrefillSequence
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.worker.engine import check_blocks
+from slipstream.shared.worker.host import WorkerHost
+
+log = structlog.get_logger()
+
+# A step starts only under leases that surely outlast it.
+LEASE_MARGIN_S = 2.0
+
+
+class PrefillSteps:
+    """Owns the sequences being computed; `add` one and wait for its `progress`."""
+
+    def __init__(self, host: WorkerHost, token_budget: int, lease_s: float) -> None:
+        self._host = host
+        self._token_budget = token_budget
+        self._margin_s = min(LEASE_MARGIN_S, lease_s / 4)
+        self._sequences: list[PrefillSequence] = []
+        self._work = asyncio.Event()
+
+    def add(self, sequence: PrefillSequence) -> None:
+        """Take a sequence into the next step."""
+        self._sequences.append(sequence)
+        self._work.set()
+
+    async def run(self) -> None:
+        """Step for ever; sleep when there is nothing to do."""
+        while True:
+            await self._work.wait()
+            chunks = plan(self._leased_safely(), self._token_budget)
+            if chunks:
+                await self._step(chunks)
+            self._retire()
+            if not chunks and self._sequences:
+                await asyncio.sleep(self._margin_s / 4)  # a renewal is under way
+
+    async def _step(self, chunks: Sequence[Chunk]) -> None:
+        try:
+            await self._host.engine.run(lambda: self._compute(chunks))
+        except Exception as error:
+            # Nobody can tell whose rows broke the pass: all of its sequences end, the worker stays.
+            log.exception("step_failed", num_sequences=len(chunks))
+            for chunk in chunks:
+                chunk.sequence.error = error
+        for chunk in chunks:
+            chunk.sequence.progress.set()
+
+    def _compute(self, chunks: Sequence[Chunk]) -> None:
+        """Run on the engine's thread."""
+        for chunk in chunks:
+            blocks = chunk.sequence.leased.blocks
+            check_blocks(self._host.arena, blocks.block_ids, blocks.generations)
+        logits = self._host.engine.forward([chunk.rows for chunk in chunks])
+        rows = iter(logits)
+        for chunk in chunks:
+            sequence = chunk.sequence
+            if chunk.is_last:
+                try:
+                    sequence.first_token = sequence.sampler.sample(next(rows))
+                except SlipstreamError as error:
+                    sequence.error = error
+            sequence.num_computed_tokens += chunk.rows.num_rows
+            sequence.num_chunks += 1
+
+    def _leased_safely(self) -> list[PrefillSequence]:
+        keeper = self._host.keeper
+        return [
+            sequence
+            for sequence in self._sequences
+            if keeper.is_safe(sequence.leased.lease_id, self._margin_s)
+        ]
+
+    def _retire(self) -> None:
+        """Between two steps: let go of what is done, so that its blocks may be given away."""
+        for sequence in self._sequences:
+            if sequence.is_done:
+                sequence.is_retired = True
+                sequence.progress.set()
+        self._sequences = [sequence for sequence in self._sequences if not sequence.is_retired]
+        if not self._sequences:
+            self._work.clear()

@@ -1,0 +1,156 @@
+"""From a client's bytes to an admitted request: decoded, checked, tokenized; or refused by name."""
+
+import secrets
+from dataclasses import dataclass
+
+from slipstream.services.scheduler.validation import (
+    check_fields,
+    check_token_ids,
+    plain_messages,
+)
+from slipstream.shared.bus.subjects import model_token
+from slipstream.shared.config import SchedulerConfig
+from slipstream.shared.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    UnknownModelError,
+)
+from slipstream.shared.messages.codec import decode_request
+from slipstream.shared.messages.common import Route
+from slipstream.shared.messages.generate import GenerateRequest
+from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.messages.sampling import SamplingParameters
+from slipstream.shared.model.config import ModelConfig
+from slipstream.shared.model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """A request that can be served: every field has a value in range."""
+
+    prompt_token_ids: PackedInts
+    sampling: SamplingParameters
+    is_streamed: bool
+    route: Route
+    priority: int
+    deadline_ms: int
+    tenant: str
+    cache_salt: str
+    allow_other_numerics: bool
+    num_bytes: int
+
+
+class Admission:
+    """Owns the tokenizer and the limits; knows nothing of load."""
+
+    def __init__(
+        self, config: SchedulerConfig, name: str, model: ModelConfig, tokenizer: Tokenizer
+    ) -> None:
+        self._config = config
+        self._name = name
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def admit(self, payload: bytes, subject_model: str | None) -> AdmittedRequest:
+        """
+        Return the admitted request. `subject_model` is the model's token in the subject, if any.
+
+        Raises InvalidRequestError or MessageTooLargeError. It tokenizes, so it belongs on a thread.
+        """
+        if len(payload) > self._config.max_request_bytes:
+            raise MessageTooLargeError(len(payload), self._config.max_request_bytes, "a request")
+        request = decode_request(payload)
+        self._check_model(request.model, subject_model)
+        check_fields(request, self._model.vocab_size, self._model.max_context_length)
+        token_ids = self._prompt_token_ids(request)
+        num_left = self._num_output_room(len(token_ids))
+        return AdmittedRequest(
+            prompt_token_ids=token_ids,
+            sampling=self._sampling(request, num_left),
+            is_streamed=request.stream,
+            route=request.route or self._config.route,
+            priority=request.priority or 0,
+            deadline_ms=self._deadline_ms(request.deadline_ms),
+            tenant=request.tenant or "",
+            cache_salt=request.cache_salt or "",
+            allow_other_numerics=bool(request.allow_other_numerics),
+            num_bytes=len(payload),
+        )
+
+    def _check_model(self, asked: str | None, subject_model: str | None) -> None:
+        known = (None, self._name)
+        if asked not in known or subject_model not in (None, model_token(self._name)):
+            wrong = asked if asked not in known else subject_model
+            raise UnknownModelError("model", f"{wrong!r} is not served here; {self._name!r} is")
+
+    def _prompt_token_ids(self, request: GenerateRequest) -> PackedInts:
+        if request.prompt_token_ids is not None:
+            check_token_ids("prompt_token_ids", request.prompt_token_ids, self._model.vocab_size)
+            return request.prompt_token_ids
+        if request.messages is not None:
+            return PackedInts(self._tokenizer.encode_chat(plain_messages(request.messages)))
+        token_ids = self._tokenizer.encode(request.prompt or "")
+        if not token_ids:
+            raise InvalidRequestError("prompt", "is empty; at least one token is needed")
+        return PackedInts(token_ids)
+
+    def _num_output_room(self, num_prompt_tokens: int) -> int:
+        """Return how many tokens fit behind the prompt; never cut a prompt in silence."""
+        context = self._model.max_context_length
+        if num_prompt_tokens >= context:
+            raise ContextLengthError(
+                "prompt",
+                f"{num_prompt_tokens} tokens leave no room in the context of {context} tokens",
+                limit=context - 1,
+            )
+        return context - num_prompt_tokens
+
+    def _sampling(self, request: GenerateRequest, num_left: int) -> SamplingParameters:
+        model = self._model
+        stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+        max_tokens = min(request.max_tokens or self._config.default_max_tokens, num_left)
+        top_k = request.top_k if request.top_k is not None else model.top_k
+        return SamplingParameters(
+            seed=request.seed if request.seed is not None else secrets.randbits(63),
+            temperature=_or(request.temperature, model.temperature),
+            top_p=_or(request.top_p, model.top_p),
+            top_k=max(0, top_k),
+            min_p=_or(request.min_p, 0.0),
+            repetition_penalty=_or(request.repetition_penalty, 1.0),
+            presence_penalty=_or(request.presence_penalty, 0.0),
+            frequency_penalty=_or(request.frequency_penalty, 0.0),
+            logit_bias={int(key): value for key, value in (request.logit_bias or {}).items()},
+            min_tokens=min(request.min_tokens or 0, max_tokens),
+            max_tokens=max_tokens,
+            ignore_eos=bool(request.ignore_eos),
+            stop=stop,
+            stop_token_ids=tuple(request.stop_token_ids or ()),
+            num_logprobs=_num_logprobs(request),
+            skip_special_tokens=request.skip_special_tokens is not False,
+            num_speculative_tokens=(
+                0 if request.speculation == "off" else request.num_speculative_tokens
+            ),
+        )
+
+    def _deadline_ms(self, asked: int | None) -> int:
+        limit = self._config.max_deadline_ms
+        if asked is None:
+            return self._config.default_deadline_ms
+        if not 1 <= asked <= limit:
+            raise InvalidRequestError(
+                "deadline_ms", f"{asked} is out of range; it must lie in [1, {limit}]", limit=limit
+            )
+        return asked
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else float(value)
+
+
+def _num_logprobs(request: GenerateRequest) -> int | None:
+    if request.logprobs is None or request.logprobs is False:
+        return None
+    if request.logprobs is True:
+        return request.top_logprobs or 0
+    return max(request.logprobs, request.top_logprobs or 0)

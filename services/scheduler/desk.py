@@ -1,0 +1,314 @@
+"""The requests of this scheduler from arrival to ending: queue, attempts, cancels, closing."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from slipstream.services.scheduler import placement
+from slipstream.services.scheduler.answers import Answers, Refusal
+from slipstream.services.scheduler.dispatch import Dispatcher
+from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.queue import WaitingQueue
+from slipstream.services.scheduler.records import RequestRecord
+from slipstream.shared.config import SchedulerConfig
+from slipstream.shared.errors import NoRespondersError, SlipstreamError
+from slipstream.shared.ids import RequestId, WorkerId
+from slipstream.shared.messages.common import Phase, Rejected
+from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.messages.reports import EndedSequence
+from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.logging import request_fields
+from slipstream.shared.telemetry.tracing import Tracer
+
+log = structlog.get_logger()
+
+NO_WORKER_S = 10.0  # how long a request waits for a first decode worker to appear
+RETRY_AFTER_MS = 1000
+_NUM_CLOSED = 4096
+# Endings that another attempt can't change.
+_FINAL_CODES = frozenset(
+    {"non_finite_logits", "kv_too_large", "kv_incompatible", "deadline_exceeded", "kv_mismatch"}
+)
+
+
+class Desk:
+    """Owns the records and the waiting queue."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        tracer: Tracer,
+        fleet: Fleet,
+        answers: Answers,
+        dispatcher: Dispatcher,
+        block_size: int,
+    ) -> None:
+        self._block_size = block_size
+        self._config = config
+        self._tracer = tracer
+        self._fleet = fleet
+        self._answers = answers
+        self._dispatcher = dispatcher
+        self.queue = WaitingQueue(config.max_num_waiting, config.max_waiting_bytes)
+        self.records: dict[RequestId, RequestRecord] = {}
+        self._closed: OrderedDict[RequestId, WorkerId | None] = OrderedDict()
+        self._placeable = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, record: RequestRecord) -> None:
+        """Let an admitted request wait for its turn."""
+        self.records[record.request_id] = record
+        self.queue.add(record)
+        self._placeable.set()
+
+    def kick(self) -> None:
+        """Something changed that may let a waiting request run."""
+        self._placeable.set()
+
+    def last_holder(self, request_id: RequestId) -> WorkerId | None:
+        """Return which decode worker has, or had lately, the stream of a request."""
+        record = self.records.get(request_id)
+        if record is None:
+            return self._closed.get(request_id)
+        return record.placement.decode_worker_id if record.placement is not None else None
+
+    async def place_loop(self) -> None:
+        """Place waiting requests for ever."""
+        while True:
+            await self._placeable.wait()
+            self._placeable.clear()
+            while (record := self.queue.first()) is not None and self._place(record):
+                pass
+
+    async def cancel(self, message: Cancel) -> Cancelled:
+        """End a request in whatever phase it is. Idempotent."""
+        record = self.records.get(message.request_id)
+        if record is None:
+            phase: Phase = "ended" if message.request_id in self._closed else "unknown"
+            return Cancelled(request_id=message.request_id, phase=phase)
+        phase = record.phase
+        record.is_cancelled = True
+        if self.queue.remove(record.request_id) is not None:
+            await self.fail(record, Refusal("cancelled", "the request was cancelled"))
+        else:
+            await self._dispatcher.cancel(record, message.reason)
+        return Cancelled(request_id=message.request_id, phase=phase)
+
+    async def ended(self, ended: EndedSequence, worker_id: WorkerId) -> None:
+        """Take a worker's word that it let go of an attempt."""
+        record = self.records.get(ended.request_id)
+        if record is None or record.attempt != ended.attempt or record.phase == "waiting":
+            return
+        is_prefill = (
+            record.placement is not None and record.placement.prefill_worker_id == worker_id
+        )
+        if ended.code is None and is_prefill:
+            if record.phase == "prefilling":
+                record.phase = "decoding"
+                record.num_unmentioned = 0
+            return
+        if ended.was_answered:
+            self._close(record, ended)
+            return
+        await self.attempt_failed(record, Refusal(ended.code or "lost", ended.message), worker_id)
+
+    async def attempt_failed(
+        self, record: RequestRecord, refusal: Refusal, worker_id: WorkerId | None
+    ) -> None:
+        """Try again elsewhere where that can help and nobody sees a difference, else say so."""
+        record.num_failures += 1
+        if worker_id is not None:
+            record.avoid.add(worker_id)
+        has_shown_tokens = bool(record.token_ids) and record.request.is_streamed
+        if record.is_cancelled:
+            refusal = Refusal("cancelled", "the request was cancelled")
+        elif (
+            refusal.code not in _FINAL_CODES
+            and not has_shown_tokens
+            and record.num_failures < self._config.max_num_attempts
+            and not record.deadline.is_over
+        ):
+            await self._retry(record, refusal)
+            return
+        await self.fail(record, refusal)
+
+    async def fail(self, record: RequestRecord, refusal: Refusal) -> None:
+        """Answer a request that no worker will answer, and close it."""
+        if self.records.get(record.request_id) is not record:
+            return
+        self._close(record, None, refusal)
+        await self._answers.fail(record, refusal)
+
+    async def give_up(self, record: RequestRecord, refusal: Refusal) -> None:
+        """End a request that should have ended: stop its workers, then answer."""
+        await self._dispatcher.cancel(record, refusal.code)
+        await self.fail(record, refusal)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse what waits; running streams belong to their workers and go on."""
+        for record in self.queue.records():
+            self.queue.remove(record.request_id)
+            await self.fail(
+                record, Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
+            )
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout_s)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the loops."""
+        # Any: a coroutine's send type
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _place(self, record: RequestRecord) -> bool:
+        num_blocks = self._fleet.max_num_blocks()
+        if num_blocks is not None and (refusal := self._too_large(record, num_blocks)):
+            self.queue.remove(record.request_id)
+            self.run(self.fail(record, refusal))
+            return True
+        choice = placement.choose(
+            record.request.route,
+            len(record.request.prompt_token_ids),
+            self._config.min_num_remote_tokens,
+            self._fleet.views("decode"),
+            self._fleet.views("prefill"),
+            record.avoid,
+        )
+        if choice is None:
+            return False
+        self.queue.remove(record.request_id)
+        self._begin_attempt(record, choice)
+        self.run(self._dispatch(record, record.attempt))
+        return True
+
+    def _too_large(self, record: RequestRecord, num_blocks: int) -> Refusal | None:
+        request = record.request
+        num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
+        block_size = self._block_size
+        if -(-num_tokens // block_size) <= num_blocks:
+            return None
+        return Refusal(
+            "kv_too_large",
+            f"prompt and max_tokens are {num_tokens} tokens; the KV cache holds "
+            f"{num_blocks * block_size}: lower max_tokens, or start with more --kv-memory",
+        )
+
+    def _begin_attempt(self, record: RequestRecord, choice: placement.Placement) -> None:
+        record.attempt += 1
+        record.placement = choice
+        record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
+        record.num_unmentioned = 0
+        record.queue_ms = record.elapsed_ms
+        self._fleet.assign((choice.decode_worker_id, choice.prefill_worker_id))
+        record.attempt_span = self._tracer.start(
+            names.SPAN_ATTEMPT,
+            parent=record.root.context,
+            attributes={names.ATTEMPT: record.attempt, names.ROUTE: choice.route},
+        )
+        self._tracer.start(
+            names.SPAN_SCHEDULE,
+            parent=record.root.context,
+            start_time_ns=record.root.context.start_time_ns or None,
+            attributes={
+                names.QUEUE_TIME_S: record.queue_ms / 1000,
+                names.ROUTE: choice.route,
+                names.ROUTE_REASON: choice.reason,
+            },
+        ).end()
+
+    async def _dispatch(self, record: RequestRecord, attempt: int) -> None:
+        choice = record.placement
+        assert choice is not None, "placed by the caller"
+        first = choice.prefill_worker_id or choice.decode_worker_id
+        try:
+            answer = await self._dispatcher.send(record)
+        except SlipstreamError as error:
+            if isinstance(error, NoRespondersError):
+                self._fleet.remove(first)
+            # It may have arrived all the same: nothing of this attempt may run on.
+            await self._dispatcher.cancel(record, "not_answered")
+            refusal: Refusal | None = Refusal(error.code, str(error))
+        else:
+            refusal = (
+                Refusal(f"worker_{answer.reason}", answer.message)
+                if isinstance(answer, Rejected)
+                else None
+            )
+        if record.attempt != attempt or self.records.get(record.request_id) is not record:
+            return
+        if refusal is None:
+            if record.is_cancelled:
+                # The cancel may have overtaken the job on the way.
+                await self._dispatcher.cancel(record, "client")
+            return
+        if refusal.code in ("worker_no_seat", "worker_draining"):
+            record.num_failures -= 1  # nobody's fault: it waits for its turn
+        await self.attempt_failed(record, refusal, first)
+
+    async def _retry(self, record: RequestRecord, refusal: Refusal) -> None:
+        log.info(
+            "attempt_failed",
+            **request_fields(record.request_id, record.root.context),
+            attempt=record.attempt,
+            code=refusal.code,
+            message=refusal.message,
+        )
+        await self._dispatcher.cancel(record, "replaced")
+        if self.records.get(record.request_id) is not record:
+            return
+        self._leave_attempt(record, refusal.code)
+        record.phase = "waiting"
+        self.queue.add(record, is_first=True)
+        # Workers say when a seat is free; a moment's rest keeps a full one from being asked again.
+        asyncio.get_running_loop().call_later(0.05, self._placeable.set)
+
+    def _leave_attempt(self, record: RequestRecord, error: str | None) -> None:
+        if record.placement is not None:
+            choice = record.placement
+            self._fleet.unassign((choice.decode_worker_id, choice.prefill_worker_id))
+            record.placement = None
+        if record.attempt_span is not None:
+            record.attempt_span.end(error)
+            record.attempt_span = None
+
+    def _close(
+        self,
+        record: RequestRecord,
+        ended: EndedSequence | None,
+        refusal: Refusal | None = None,
+    ) -> None:
+        """Forget the record; one canonical line says how it went."""
+        del self.records[record.request_id]
+        self.queue.remove(record.request_id)
+        choice = record.placement
+        self._closed[record.request_id] = choice.decode_worker_id if choice is not None else None
+        while len(self._closed) > _NUM_CLOSED:
+            self._closed.popitem(last=False)
+        code = refusal.code if refusal is not None else ended.code if ended is not None else None
+        usage = ended.usage if ended is not None else None
+        self._leave_attempt(record, code)
+        if usage is not None:
+            record.root.set(names.GEN_AI_USAGE_INPUT_TOKENS, usage.num_prompt_tokens)
+            record.root.set(names.GEN_AI_USAGE_OUTPUT_TOKENS, usage.num_output_tokens)
+        if ended is not None and ended.finish_reason is not None:
+            record.root.set(names.GEN_AI_RESPONSE_FINISH_REASONS, [ended.finish_reason])
+        record.root.end(code)
+        log.info(
+            "request_ended",
+            **request_fields(record.request_id, record.root.context),
+            attempt=record.attempt,
+            code=code,
+            finish_reason=ended.finish_reason if ended is not None else None,
+            route=choice.route if choice is not None else None,
+            num_prompt_tokens=len(record.request.prompt_token_ids),
+            num_output_tokens=usage.num_output_tokens if usage is not None else None,
+            queue_ms=round(record.queue_ms, 1),
+            ttft_ms=round(ended.ttft_ms, 1) if ended is not None else None,
+            total_ms=round((time.monotonic() - record.arrived_at) * 1000, 1),
+        )
+        self._placeable.set()

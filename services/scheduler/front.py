@@ -1,0 +1,190 @@
+"""Where messages of clients arrive: admit or refuse at once, resume."""
+
+import asyncio
+
+import structlog
+
+from slipstream.services.scheduler.admission import Admission, AdmittedRequest
+from slipstream.services.scheduler.answers import Answers, failed_from
+from slipstream.services.scheduler.desk import RETRY_AFTER_MS, Desk
+from slipstream.services.scheduler.dispatch import Dispatcher
+from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.records import RequestRecord
+from slipstream.services.scheduler.watch import Watch
+from slipstream.shared.bus.bus import Bus, Incoming
+from slipstream.shared.bus.subjects import DECODE, GENERATE, is_inbox, last_token
+from slipstream.shared.config import SchedulerConfig
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.ids import new_request_id
+from slipstream.shared.messages.codec import encode, encoding_of
+from slipstream.shared.messages.common import Failed
+from slipstream.shared.messages.generate import Resume
+from slipstream.shared.messages.jobs import ReplyTarget
+from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.context import extract
+from slipstream.shared.telemetry.logging import request_fields
+from slipstream.shared.telemetry.spans import Span, SpanKind
+from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.model_source import open_model
+
+log = structlog.get_logger()
+
+
+class Front:
+    """Turns what clients send into records on the desk."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        tracer: Tracer,
+        model: str,
+        admission: Admission,
+        answers: Answers,
+        desk: Desk,
+        watch: Watch,
+    ) -> None:
+        self.desk = desk
+        self.watch = watch
+        self.is_draining = False
+        self._bus = bus
+        self._tracer = tracer
+        self._model = model
+        self._admission = admission
+        self._answers = answers
+
+    async def generate(self, incoming: Incoming) -> None:
+        """Admit a request, or answer at once why not."""
+        if not is_inbox(incoming.reply):
+            log.warning("request_without_inbox", subject=incoming.subject, reply=incoming.reply)
+            return
+        root = self._tracer.start(
+            names.SPAN_PROCESS_GENERATE,
+            parent=extract(incoming.headers),
+            kind=SpanKind.CONSUMER,
+            attributes={
+                names.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM_NATS,
+                names.MESSAGING_OPERATION_TYPE: names.OPERATION_PROCESS,
+                names.MESSAGING_DESTINATION_TEMPLATE: GENERATE.pattern,
+                names.MESSAGING_BODY_SIZE: len(incoming.payload),
+                names.GEN_AI_REQUEST_MODEL: self._model,
+            },
+        )
+        failed = self._overload(len(incoming.payload), root)
+        if failed is None:
+            failed = await self._admit(incoming, root)
+        if failed is not None:
+            root.end(failed.code, description=failed.message)
+            log.info(
+                "request_refused",
+                code=failed.code,
+                field=failed.field,
+                trace_id=root.context.trace_id,
+            )
+            await self._answers.refuse(incoming, failed)
+
+    async def resume(self, message: Resume) -> Failed | None:
+        """Have a stream sent again: by its decode worker, or `Accepted` while it still waits."""
+        if not is_inbox(message.reply):
+            return Failed(code="invalid_request", field="reply", message="reply must be an inbox")
+        record = self.desk.records.get(message.request_id)
+        if record is not None and record.phase != "decoding":
+            await self._answers.accept(record, message.reply)
+            return None
+        worker_id = self.desk.last_holder(message.request_id)
+        if worker_id is None:
+            return Failed(
+                code="not_found",
+                message="no such request here; ended ones are kept for a minute",
+                request_id=message.request_id,
+            )
+        self.desk.run(self._forward(message, worker_id))
+        return None
+
+    async def _forward(self, message: Resume, worker_id: str) -> None:
+        try:
+            # It answers only if it can't: what can be resumed goes straight to the reader.
+            await self._bus.publish(
+                DECODE.subject(worker_id=worker_id),
+                encode(message),
+                reply=message.reply,
+            )
+        except SlipstreamError as error:
+            log.warning("resume_not_forwarded", error=str(error))
+
+    def _overload(self, num_bytes: int, root: Span) -> Failed | None:
+        if self.is_draining:
+            code, message = "draining", "the scheduler is shutting down"
+        elif not self.desk.queue.can_add(num_bytes):
+            code, message = "overloaded", f"{len(self.desk.queue)} requests are waiting already"
+        else:
+            return None
+        return Failed(
+            code=code,
+            message=message,
+            retry_after_ms=RETRY_AFTER_MS,
+            trace_id=root.context.trace_id,
+        )
+
+    async def _admit(self, incoming: Incoming, root: Span) -> Failed | None:
+        is_general = incoming.subject == GENERATE.pattern
+        subject_model = None if is_general else last_token(incoming.subject)
+        try:
+            # Tokenizing a megabyte takes a while: never on the event loop.
+            request = await asyncio.to_thread(
+                self._admission.admit, incoming.payload, subject_model
+            )
+        except SlipstreamError as error:
+            return failed_from(error, root.context.trace_id)
+        except Exception:
+            log.exception("admission_failed")
+            return Failed(
+                code="internal_error",
+                message="the request could not be read",
+                trace_id=root.context.trace_id,
+            )
+        await self._open(incoming, request, root)
+        return None
+
+    async def _open(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> None:
+        record = RequestRecord(
+            request_id=new_request_id(),
+            request=request,
+            reply=ReplyTarget(
+                subject=incoming.reply,
+                encoding=encoding_of(incoming.payload),
+                is_streamed=request.is_streamed,
+            ),
+            root=root,
+            deadline=Deadline.from_ms(request.deadline_ms),
+        )
+        root.set(names.MESSAGING_CONVERSATION_ID, record.request_id)
+        root.set(names.GEN_AI_REQUEST_MAX_TOKENS, request.sampling.max_tokens)
+        log.info(
+            "request_admitted",
+            **request_fields(record.request_id, root.context),
+            num_prompt_tokens=len(request.prompt_token_ids),
+        )
+        # Before any frame can be on its way: the stream has one publisher at a time.
+        await self._answers.accept(record)
+        self.desk.open(record)
+
+
+async def open_front(config: SchedulerConfig, bus: Bus, tracer: Tracer) -> Front:
+    """Read the model's configuration and tokenizer, and wire the scheduler's parts."""
+    model = await asyncio.to_thread(open_model, config)
+    tokenizer = await asyncio.to_thread(Tokenizer, model.directory)
+    fleet = Fleet()
+    answers = Answers(bus, model.name)
+    desk = Desk(
+        config,
+        tracer,
+        fleet,
+        answers,
+        Dispatcher(bus, tracer, model.name),
+        model.layout.block_size,
+    )
+    watch = Watch(bus, fleet, desk, lambda: int(getattr(bus, "num_reconnects", 0)))
+    admission = Admission(config, model.name, model.config, tokenizer)
+    return Front(bus, tracer, model.name, admission, answers, desk, watch)

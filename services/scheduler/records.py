@@ -1,0 +1,47 @@
+"""What the scheduler knows of each request until every holder has let go of it."""
+
+import time
+from dataclasses import dataclass, field
+
+from slipstream.services.scheduler.admission import AdmittedRequest
+from slipstream.services.scheduler.placement import Placement
+from slipstream.shared.ids import RequestId, WorkerId
+from slipstream.shared.messages.common import Phase
+from slipstream.shared.messages.jobs import ReplyTarget
+from slipstream.shared.telemetry.spans import Span
+from slipstream.shared.worker.deadline import Deadline
+
+
+@dataclass(eq=False)
+class RequestRecord:
+    """One request; the scheduler owns it, everybody else has messages."""
+
+    request_id: RequestId
+    request: AdmittedRequest
+    reply: ReplyTarget
+    root: Span
+    deadline: Deadline
+    arrived_at: float = field(default_factory=time.monotonic)
+    attempt: int = 0
+    num_failures: int = 0
+    phase: Phase = "waiting"
+    placement: Placement | None = None
+    attempt_span: Span | None = None
+    is_cancelled: bool = False
+    token_ids: list[int] = field(default_factory=list)  # known to have been emitted
+    num_unmentioned: int = 0  # reports of the holder in a row that don't know it
+    queue_ms: float = 0.0
+    avoid: set[WorkerId] = field(default_factory=set)  # workers that failed it
+
+    @property
+    def elapsed_ms(self) -> float:
+        """Milliseconds since arrival."""
+        return (time.monotonic() - self.arrived_at) * 1000
+
+    @property
+    def holder(self) -> WorkerId | None:
+        """The worker that should know of it now."""
+        if self.placement is None:
+            return None
+        is_before = self.phase == "prefilling" and self.placement.prefill_worker_id is not None
+        return self.placement.prefill_worker_id if is_before else self.placement.decode_worker_id

@@ -1,0 +1,141 @@
+"""Reconcile records with reports, and end what nobody ends: silent workers, passed deadlines."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from slipstream.services.scheduler.answers import Refusal
+from slipstream.services.scheduler.desk import NO_WORKER_S, RETRY_AFTER_MS, Desk
+from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.records import RequestRecord
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.subjects import DECODE, DRAFT, PREFILL
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.ids import RequestId, WorkerId
+from slipstream.shared.messages.reports import HeldSequence, ReportRequest, WorkerReport
+
+log = structlog.get_logger()
+
+TICK_S = 0.2
+_PROBE_S = 0.5
+_GRACE_S = 5.0  # absence means nothing for so long after a reconnect
+_MAX_UNMENTIONED = 3
+_OVERDUE_S = 2.0  # how long after the deadline the worker that holds a request may answer itself
+_TOPICS = {"prefill": PREFILL, "decode": DECODE, "draft": DRAFT}
+
+
+class Watch:
+    """Takes reports in; ticks."""
+
+    def __init__(
+        self, bus: Bus, fleet: Fleet, desk: Desk, num_reconnects: Callable[[], int]
+    ) -> None:
+        self._bus = bus
+        self._fleet = fleet
+        self._desk = desk
+        self._num_reconnects = num_reconnects
+        self._num_known_reconnects = num_reconnects()
+        self._blind_until = 0.0
+        self._probing: set[WorkerId] = set()
+
+    async def report(self, report: WorkerReport) -> None:
+        """Take a worker's report as the truth about what it holds."""
+        if not self._fleet.saw(report, time.monotonic()):
+            return
+        held = {each.request_id: each for each in report.held}
+        for each in report.held:
+            self._mention(each, report.worker_id)
+        for ended in report.ended:
+            await self._desk.ended(ended, report.worker_id)
+        lost = [
+            record
+            for record in list(self._desk.records.values())
+            if record.holder == report.worker_id and self._is_unmentioned(record, held)
+        ]
+        for record in lost:
+            refusal = Refusal("lost", f"worker {report.worker_id} does not know the request")
+            await self._desk.attempt_failed(record, refusal, report.worker_id)
+        self._desk.kick()
+
+    async def tick_loop(self) -> None:
+        """Look at the clock for ever."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                await self._tick()
+            except Exception:
+                log.exception("tick_failed")
+
+    async def _tick(self) -> None:
+        now = time.monotonic()
+        if self._num_reconnects() != self._num_known_reconnects:
+            self._num_known_reconnects = self._num_reconnects()
+            self._blind_until = now + _GRACE_S
+        if now >= self._blind_until:
+            for worker_id in self._fleet.silent(now):
+                if worker_id not in self._probing:
+                    self._probing.add(worker_id)
+                    self._desk.run(self._probe(worker_id))
+        for record in list(self._desk.records.values()):
+            await self._check_time(record)
+
+    async def _check_time(self, record: RequestRecord) -> None:
+        if record.deadline.at is None:
+            return
+        overdue_s = time.monotonic() - record.deadline.at
+        is_waiting = record.phase == "waiting"
+        if overdue_s >= (0 if is_waiting else _OVERDUE_S):
+            refusal = Refusal("deadline_exceeded", "the deadline passed before the answer's end")
+            self._desk.run(self._desk.give_up(record, refusal))
+        elif (
+            is_waiting
+            and record.elapsed_ms > NO_WORKER_S * 1000
+            and not self._fleet.views("decode")
+        ):
+            refusal = Refusal("no_workers", "no decode worker is up", RETRY_AFTER_MS)
+            await self._desk.fail(record, refusal)
+
+    async def _probe(self, worker_id: WorkerId) -> None:
+        """Ask a silent worker; without an answer it is dead."""
+        try:
+            topic = _TOPICS.get(self._fleet.role(worker_id) or "")
+            if topic is not None:
+                report: WorkerReport = await call(
+                    self._bus, topic, ReportRequest(), timeout_s=_PROBE_S, worker_id=worker_id
+                )
+                await self.report(report)
+                return
+        except SlipstreamError as error:
+            log.warning("worker_dead", dead_worker_id=worker_id, error=str(error))
+        finally:
+            self._probing.discard(worker_id)
+        await self._bury(worker_id)
+
+    async def _bury(self, worker_id: WorkerId) -> None:
+        self._fleet.remove(worker_id)
+        for record in list(self._desk.records.values()):
+            if record.holder == worker_id:
+                refusal = Refusal("worker_lost", f"worker {worker_id} is gone")
+                await self._desk.attempt_failed(record, refusal, worker_id)
+
+    def _mention(self, held: HeldSequence, worker_id: WorkerId) -> None:
+        record = self._desk.records.get(held.request_id)
+        if record is None or record.attempt != held.attempt or record.placement is None:
+            return
+        if worker_id == record.placement.decode_worker_id:
+            record.phase = "decoding"
+            num_known = held.next_index - len(held.token_ids)
+            if num_known <= len(record.token_ids) < held.next_index:
+                record.token_ids[num_known:] = held.token_ids
+        if worker_id == record.holder:
+            record.num_unmentioned = 0
+
+    def _is_unmentioned(self, record: RequestRecord, held: dict[RequestId, HeldSequence]) -> bool:
+        """Count reports of the holder that don't know the record; some in a row mean it is lost."""
+        if record.request_id in held:
+            return False
+        record.num_unmentioned += 1
+        return record.num_unmentioned >= _MAX_UNMENTIONED
