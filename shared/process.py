@@ -8,7 +8,7 @@ from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import ServiceConfig
 from slipstream.shared.ids import WorkerId, new_worker_id
-from slipstream.shared.lifecycle import Service, run_service
+from slipstream.shared.lifecycle import Service, cancel_all, run_service
 from slipstream.shared.messages.common import Role
 from slipstream.shared.telemetry.logging import configure_logging
 from slipstream.shared.telemetry.tracing import Tracer, create_tracer
@@ -37,8 +37,18 @@ class _Framed:
         await self._service.start()
 
     async def wait(self) -> None:
-        if self._service is not None:
-            await self._service.wait()
+        assert self._service is not None, "started before it is waited for"
+        assert self._bus is not None, "as above"
+        endings = [
+            asyncio.create_task(self._service.wait()),
+            asyncio.create_task(self._bus.wait_lost()),
+        ]
+        try:
+            done, _ = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+            for ending in done:
+                ending.result()
+        finally:
+            await cancel_all(endings)
 
     async def stop(self) -> None:
         if self._service is not None:

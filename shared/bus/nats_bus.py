@@ -145,6 +145,7 @@ class NatsBus:
         self.subscriptions: set[_NatsSubscription] = set()
         self.num_reconnects = 0
         self._is_wanted = False
+        self._lost = asyncio.Event()
 
     @classmethod
     async def connect(cls, url: str, name: str, *, connect_timeout_s: float = 10.0) -> "NatsBus":
@@ -278,7 +279,8 @@ class NatsBus:
         log.warning("nats_error", error=str(error) or type(error).__name__)
 
     async def _on_disconnect(self) -> None:
-        log.warning("nats_disconnected")
+        if self._is_wanted:
+            log.warning("nats_disconnected")
 
     async def _on_reconnect(self) -> None:
         self.num_reconnects += 1
@@ -288,6 +290,11 @@ class NatsBus:
         if self._is_wanted:
             # The server refused us for good (limits, credentials): nothing reconnects after this.
             log.error("nats_closed", error=str(self.client.last_error))
+            self._lost.set()
+
+    async def wait_lost(self) -> None:
+        """Return when the connection is gone for good: the process is deaf and should end."""
+        await self._lost.wait()
 
 
 def _incoming(message: Msg) -> Incoming:
