@@ -1,0 +1,50 @@
+"""`slipstream health`: whether the service whose status file this is can take work."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from slipstream.shared.lifecycle import STALE_AFTER_S, Status
+
+EXAMPLE = "slipstream health decode --status-file /tmp/slipstream/status.json"
+
+
+def health(
+    role: Annotated[str | None, typer.Argument(help="The role it must have.")] = None,
+    status_file: Annotated[
+        Path | None,
+        typer.Option(envvar="SLIPSTREAM_STATUS_FILE", help="The service's --status-file."),
+    ] = None,
+) -> None:
+    """Exit with 0 when the service is ready and its heart beats. For container health checks."""
+    problem = find_problem(status_file, role)
+    typer.echo(problem or f"ready: {role or status_file}")
+    raise typer.Exit(1 if problem else 0)
+
+
+def find_problem(status_file: Path | None, role: str | None = None) -> str | None:
+    """Say in one line why the service can't take work, or return None."""
+    if status_file is None:
+        return "not ready: set SLIPSTREAM_STATUS_FILE to the service's status file"
+    try:
+        status = msgspec.json.decode(status_file.read_bytes(), type=Status)
+    except OSError as error:
+        return f"not ready: {status_file}: {os.strerror(error.errno or 0)}"
+    except msgspec.DecodeError as error:
+        return f"not ready: {status_file} is no status file ({error})"
+    if role is not None and status.role != role:
+        return f"not ready: {status_file} is of {status.role}, not of {role}"
+    return _problem_of(status)
+
+
+def _problem_of(status: Status) -> str | None:
+    age_s = (time.time_ns() - status.time_ns) / 1e9
+    if age_s > STALE_AFTER_S:
+        return f"not ready: {status.worker_id} gave no sign of life for {age_s:.0f} s"
+    if status.state != "ready":
+        return f"not ready: {status.worker_id} is {status.state}"
+    return None

@@ -1,0 +1,41 @@
+"""Signals of a command: the first ends it in order, a second one at once."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interruption:
+    """What the signals of one command have asked for so far."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.at_once: Callable[[], None] = lambda: None  # what a second signal does
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do the work; the first signal cancels it, and the result is None."""
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number, task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.number is None:
+                raise
+            return None
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: int, task: "asyncio.Future[Any]") -> None:  # Any: any result
+        if self.number is not None:
+            self.at_once()
+            return
+        self.number = number
+        task.cancel()

@@ -1,0 +1,75 @@
+"""A whole stack while a block runs: run directory, NATS, services, and an end to all of it."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.services.cli.child import LogLine
+from slipstream.services.cli.console import progress
+from slipstream.services.cli.interruption import Interruption
+from slipstream.services.cli.nats_server import NatsServer
+from slipstream.services.cli.run_directory import RunDirectory, open_run_directory
+from slipstream.services.cli.stack import CommandOf, StackSettings, plan_services, service_command
+from slipstream.services.cli.supervisor import Supervisor
+from slipstream.shared.bus.nats_bus import NatsBus
+
+_REACHABLE_S = 3.0
+
+
+@dataclass(frozen=True)
+class RunningStack:
+    """Where it can be reached."""
+
+    nats_url: str
+    run: RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackStart:
+    """How a stack is started: its server, its environment, and where logs and progress go."""
+
+    settings: StackSettings
+    environment: Mapping[str, str]
+    open_log: Callable[[RunDirectory], LogLine]
+    nats_url: str | None = None  # None: an embedded server on `port`
+    port: int = 0  # 0: a free one
+    base: Path | None = None  # where run directories are made; None: in shared memory
+    command_of: CommandOf = service_command
+
+
+@contextlib.asynccontextmanager
+async def running_stack(
+    start: StackStart, interruption: Interruption
+) -> AsyncIterator[RunningStack]:
+    """Start everything, wait until it is ready, and stop it at the end. Raises StackError."""
+    with open_run_directory(start.base) as run:
+        async with Supervisor(on_line=start.open_log(run), report=progress) as supervisor:
+            interruption.at_once = supervisor.kill
+            nats_url = start.nats_url
+            if nats_url is not None:
+                await _check_reachable(nats_url)
+            else:
+                server = NatsServer(run.nats_dir, start.port)
+                await supervisor.start([server.spec(start.environment)])
+                nats_url = server.url
+            specs = plan_services(
+                start.settings, run, nats_url, start.environment, _num_cores(), start.command_of
+            )
+            await supervisor.start(specs)
+            yield RunningStack(nats_url, run)
+
+
+def _num_cores() -> int:
+    """Return the cores that this process may use, where the system tells."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux has it
+        return os.cpu_count() or 1
+
+
+async def _check_reachable(nats_url: str) -> None:
+    """Raise ConfigurationError at once, where each service would only find out by itself."""
+    bus = await NatsBus.connect(nats_url, "slipstream-up", connect_timeout_s=_REACHABLE_S)
+    await bus.close()

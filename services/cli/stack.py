@@ -1,0 +1,144 @@
+"""What runs in a stack: which processes, in which environment. Pure; the supervisor starts them."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.services.cli.child import ChildSpec
+from slipstream.services.cli.run_directory import RunDirectory
+from slipstream.shared.config import DEFAULT_MODEL, Engine
+from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.lifecycle import read_status
+from slipstream.shared.messages.common import Role, Route
+
+# Workers are given this long to finish what runs: less than the supervisor waits for them.
+_WORKER_DRAIN_S = 2.0
+# By then the workers are gone, and nothing they could wait for will happen.
+_OTHER_DRAIN_S = 0.5
+
+_WORKERS = 0
+_WHAT_WORKERS_NEED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackSettings:
+    """What `up` and `run` are asked for; what is None stays as the environment says."""
+
+    model: str = DEFAULT_MODEL
+    cache_dir: Path
+    route: Route = "auto"
+    engine: Engine = "torch"
+    is_test_mode: bool = False
+    num_prefill: int = 1
+    num_decode: int = 1
+    num_draft: int = 1
+    kv_memory: str | None = None
+    num_threads: int | None = None
+    log_level: str | None = None
+    is_log_json: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine == "fake" and not self.is_test_mode:
+            raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
+        if self.route == "remote" and not self.num_prefill:
+            raise ConfigurationError("--route remote needs a prefill worker: --prefill 1 or more")
+
+
+CommandOf = Callable[[Role], tuple[str, ...]]
+
+
+def threads_per_worker(num_cores: int, num_workers: int) -> int:
+    """Divide the cores among the processes that compute; each has at least one."""
+    return max(1, num_cores // max(1, num_workers))
+
+
+def service_command(role: Role) -> tuple[str, ...]:
+    """Return the command line of a service: this interpreter, without the working directory."""
+    return (sys.executable, "-P", "-m", "slipstream.services.cli.main", role)
+
+
+def plan_services(
+    settings: StackSettings,
+    run: RunDirectory,
+    nats_url: str,
+    environment: Mapping[str, str],
+    num_cores: int,
+    command_of: CommandOf = service_command,
+) -> list[ChildSpec]:
+    """Return scheduler, KV manager and workers; `environment` is the supervisor's own."""
+    num_workers = settings.num_prefill + settings.num_decode
+    base = {
+        **environment,
+        **_shared_variables(settings, run, nats_url),
+        **_thread_variables(settings, environment, threads_per_worker(num_cores, num_workers)),
+    }
+    roles: list[tuple[Role, int]] = [
+        ("scheduler", 1),
+        ("kv", 1),
+        ("prefill", settings.num_prefill),
+        ("decode", settings.num_decode),
+        ("draft", settings.num_draft),
+    ]
+    return [
+        _service(role, f"{role}-{position + 1}" if count > 1 else role, run, base, command_of(role))
+        for role, count in roles
+        for position in range(count)
+    ]
+
+
+def _service(
+    role: Role,
+    name: str,
+    run: RunDirectory,
+    environment: Mapping[str, str],
+    command: tuple[str, ...],
+) -> ChildSpec:
+    status_file = run.status_file(name)
+    is_worker = role not in ("scheduler", "kv")
+    variables = {
+        "SLIPSTREAM_STATUS_FILE": str(status_file),
+        "SLIPSTREAM_DRAIN_S": str(_WORKER_DRAIN_S if is_worker else _OTHER_DRAIN_S),
+    }
+
+    def is_ready(pid: int) -> bool:
+        status = read_status(status_file)
+        return status is not None and status.pid == pid and status.state == "ready"
+
+    return ChildSpec(
+        name=name,
+        command=command,
+        environment={**environment, **variables},
+        is_ready=is_ready,
+        stop_phase=_WORKERS if is_worker else _WHAT_WORKERS_NEED,
+    )
+
+
+def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str) -> dict[str, str]:
+    variables = {
+        "PYTHONSAFEPATH": "1",
+        "SLIPSTREAM_NATS_URL": nats_url,
+        "SLIPSTREAM_ARENA_DIR": str(run.arena_dir),
+        "SLIPSTREAM_MODEL": settings.model,
+        "SLIPSTREAM_CACHE_DIR": str(settings.cache_dir),
+        "SLIPSTREAM_ROUTE": settings.route,
+        "SLIPSTREAM_ENGINE": settings.engine,
+        "SLIPSTREAM_TEST_MODE": "1" if settings.is_test_mode else "0",
+    }
+    if settings.kv_memory is not None:
+        variables["SLIPSTREAM_KV_MEMORY"] = settings.kv_memory
+    if settings.log_level is not None:
+        variables["SLIPSTREAM_LOG_LEVEL"] = settings.log_level
+    if settings.is_log_json is not None:
+        variables["SLIPSTREAM_LOG_JSON"] = "1" if settings.is_log_json else "0"
+    return variables
+
+
+def _thread_variables(
+    settings: StackSettings, environment: Mapping[str, str], fair_share: int
+) -> dict[str, str]:
+    if settings.num_threads is not None:
+        return {"SLIPSTREAM_THREADS": str(settings.num_threads)}
+    if "SLIPSTREAM_THREADS" in environment:
+        return {}
+    return {"SLIPSTREAM_THREADS": str(fair_share)}

@@ -1,0 +1,108 @@
+"""The options that `up` and `run` share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slipstream.services.cli.console import progress, resolve_cache_dir
+from slipstream.shared.config import DEFAULT_MODEL, Engine
+from slipstream.shared.messages.common import Route
+
+if TYPE_CHECKING:
+    from slipstream.services.cli.stack import StackSettings
+
+_PANEL = "The stack"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackOptions:
+    """What a stack is made of."""
+
+    model: Annotated[
+        str,
+        typer.Option(
+            envvar="SLIPSTREAM_MODEL",
+            help="Name, Hugging Face directory, GGUF file or hub id.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = DEFAULT_MODEL
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SLIPSTREAM_CACHE_DIR",
+            help="Where models are kept (default: ~/.cache/slipstream).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    route: Annotated[
+        Route,
+        typer.Option(envvar="SLIPSTREAM_ROUTE", help="Where prefill runs.", rich_help_panel=_PANEL),
+    ] = "auto"
+    engine: Annotated[
+        Engine,
+        typer.Option(envvar="SLIPSTREAM_ENGINE", help="Forward pass.", rich_help_panel=_PANEL),
+    ] = "torch"
+    test_mode: Annotated[
+        bool,
+        typer.Option(
+            "--test-mode",
+            envvar="SLIPSTREAM_TEST_MODE",
+            help="Allow the fake engine.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
+    prefill: Annotated[
+        int, typer.Option(min=0, help="Prefill workers.", rich_help_panel=_PANEL)
+    ] = 1
+    decode: Annotated[int, typer.Option(min=1, help="Decode workers.", rich_help_panel=_PANEL)] = 1
+    draft: Annotated[int, typer.Option(min=0, help="Draft workers.", rich_help_panel=_PANEL)] = 1
+    kv_memory: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SLIPSTREAM_KV_MEMORY",
+            help="Memory of the KV cache: 512MiB, 2GiB.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SLIPSTREAM_THREADS",
+            min=1,
+            help="Threads of each worker's forward pass (default: cores divided by workers).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SLIPSTREAM_LOG_LEVEL",
+            help="debug, info, warning or error.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def prepare(self, *, is_log_json: bool | None) -> "StackSettings":
+        """Check the options and fetch the model, once for all services. Raises SlipstreamError."""
+        # Imported here: what `slipstream --help` does not need.
+        from slipstream.services.cli.stack import StackSettings  # noqa: PLC0415
+        from slipstream.shared.model.store import resolve_model  # noqa: PLC0415
+
+        settings = StackSettings(
+            model=self.model,
+            cache_dir=resolve_cache_dir(self.cache_dir),
+            route=self.route,
+            engine=self.engine,
+            is_test_mode=self.test_mode,
+            num_prefill=self.prefill,
+            num_decode=self.decode,
+            num_draft=self.draft,
+            kv_memory=self.kv_memory,
+            num_threads=self.threads,
+            log_level=self.log_level,
+            is_log_json=is_log_json,
+        )
+        resolve_model(self.model, settings.cache_dir, report=progress)
+        return settings

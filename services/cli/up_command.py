@@ -1,0 +1,105 @@
+"""`slipstream up`: a whole stack on this machine until it is told to stop."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slipstream.services.cli.console import progress, quiet_logs
+from slipstream.services.cli.option_groups import with_options
+from slipstream.services.cli.stack_options import StackOptions
+
+if TYPE_CHECKING:
+    from slipstream.services.cli.stack import StackSettings
+
+DEFAULT_PORT = 4222
+_BODY = '{"prompt": "The capital of France is"}'
+
+
+@with_options
+def up(
+    *,
+    nats: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SLIPSTREAM_NATS_URL", help="Use this NATS server (default: start one)."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the server it starts; 0: a free one.")
+    ] = DEFAULT_PORT,
+    stack: StackOptions = StackOptions(),  # noqa: B008 - frozen
+) -> None:
+    """
+    Start NATS and all services on this machine; Ctrl-C stops them.
+
+    For example:
+
+      slipstream up
+
+      slipstream up --prefill 2 --decode 2 --port 0
+
+      slipstream up --nats nats://127.0.0.1:4222
+    """
+    # The children write into pipes: they can't see that a person reads along.
+    is_log_json = _log_json_unless(is_terminal=sys.stderr.isatty())
+    _run(stack.prepare(is_log_json=is_log_json), nats, port)
+
+
+def _log_json_unless(*, is_terminal: bool) -> bool | None:
+    if "SLIPSTREAM_LOG_JSON" in os.environ:
+        return None
+    return not is_terminal
+
+
+def _run(settings: "StackSettings", nats_url: str | None, port: int) -> None:
+    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415
+
+    quiet_logs()
+    interruption = Interruption()
+    start = StackStart(
+        settings=settings,
+        environment=os.environ,
+        open_log=lambda _run: forward_line,
+        nats_url=nats_url,
+        port=port,
+    )
+
+    async def serve() -> None:
+        async with running_stack(start, interruption) as stack:
+            typer.echo(describe(stack.nats_url))
+            await asyncio.Event().wait()
+
+    asyncio.run(interruption.guard(serve()))
+    progress("stopped")
+
+
+def forward_line(name: str, line: str) -> None:
+    """Pass a child's log line on, but for the server's long greeting."""
+    if name == "nats" and "[INF]" in line:
+        return
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the console
+
+
+def describe(nats_url: str) -> str:
+    """Return what a person needs to use the stack."""
+    from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME  # noqa: PLC0415 - keeps --help quick
+
+    generate = GENERATE.subject()
+    return "\n".join(
+        [
+            f"Slipstream is ready on {nats_url}",
+            f"  generate  {generate}",
+            f"  cancel    {CANCEL.wildcard}",
+            f"  resume    {RESUME.wildcard}",
+            "Try:",
+            f'  slipstream generate --nats {nats_url} "What is the capital of France?"',
+            f"  nats req --server {nats_url} --timeout 60s {generate} '{_BODY}'",
+            "Ctrl-C stops everything.",
+        ]
+    )

@@ -1,0 +1,323 @@
+"""compose.yaml is valid, keeps its rules, and works: its services run apart and answer."""
+
+import asyncio
+import copy
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slipstream.services.cli.client import Answer, complete
+from slipstream.services.cli.config_options import SETTINGS, variable_of
+from slipstream.services.cli.prompt_options import PromptOptions
+from slipstream.services.cli.sizes import parse_size
+from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.bus.subjects import PREFIX, TOPICS
+from slipstream.shared.config import DEFAULT_MODEL
+from slipstream.shared.model.store import default_cache_dir
+
+from . import compose_runner
+
+ROOT = Path(__file__).parents[2]
+COMPOSE_FILE = ROOT / "compose.yaml"
+NATS_CONF = ROOT / "deploy" / "nats.conf"
+OURS = ("scheduler", "kv", "prefill", "decode", "draft")
+# An image that can't be asked anything.
+WITHOUT_HEALTH_CHECK = {"jaeger"}
+_UP_S = 90.0
+_NOT_UP_S = 12.0  # twice what a stack takes that does come up
+
+Compose = compose_runner.Compose
+
+
+@pytest.fixture
+def compose() -> Compose:
+    # Without any variable: `docker compose up` must need no edits.
+    return compose_runner.load_compose(COMPOSE_FILE, {})
+
+
+# The rules.
+
+
+def test_compose_follows_the_schema() -> None:
+    checker = Path(sys.executable).parent / "check-jsonschema"
+    checked = subprocess.run(
+        [checker, "--builtin-schema", "vendor.compose-spec", COMPOSE_FILE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 0 == checked.returncode, checked.stdout
+
+
+def test_nats_conf_is_valid() -> None:
+    server = Path(sys.executable).parent / "nats-server"
+    checked = subprocess.run(
+        [server, "-t", "-c", NATS_CONF], capture_output=True, text=True, check=False
+    )
+
+    assert 0 == checked.returncode, checked.stderr
+
+
+def test_images_are_pinned(compose: Compose) -> None:
+    for name, service in compose["services"].items():
+        assert re.search(r":v?\d+\.\d+\.\d+", service["image"]), name
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+
+    assert bases
+    assert all(re.fullmatch(r"python:3\.11\.\d+-slim-\w+", base) for base in bases)
+
+
+def test_ports_are_bound_to_loopback_and_workers_have_none(compose: Compose) -> None:
+    for name, service in compose["services"].items():
+        assert name not in OURS or "ports" not in service
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        assert "container_name" not in service, "it would forbid --scale"
+
+
+def test_every_service_has_a_health_check_or_a_reason(compose: Compose) -> None:
+    without = {n for n, service in compose["services"].items() if "healthcheck" not in service}
+
+    assert WITHOUT_HEALTH_CHECK == without
+
+
+def test_services_wait_for_health_where_it_is_checked(compose: Compose) -> None:
+    for name, service in compose["services"].items():
+        for needed, how in service.get("depends_on", {}).items():
+            assert needed not in WITHOUT_HEALTH_CHECK
+            assert "service_healthy" == how["condition"], name
+
+
+def test_every_variable_is_a_setting_of_its_service(compose: Compose) -> None:
+    known = {variable_of(field) for field in SETTINGS}
+    for name in OURS:
+        service = compose["services"][name]
+        ours = {each for each in service["environment"] if each.startswith("SLIPSTREAM_")}
+        assert ours <= known, name
+        assert Path("/tmp") in Path(service["environment"]["SLIPSTREAM_STATUS_FILE"]).parents
+
+
+def test_services_run_without_rights(compose: Compose) -> None:
+    for name in OURS:
+        service = compose["services"][name]
+        assert service["read_only"], name
+        assert service["init"], name
+        assert ["ALL"] == service["cap_drop"], name
+        assert ["no-new-privileges:true"] == service["security_opt"], name
+        assert not str(service["user"]).startswith(("0", "root")), name
+
+
+def test_the_arena_is_one_memory_backed_volume_at_one_path(compose: Compose) -> None:
+    options = compose["volumes"]["arena"]["driver_opts"]
+    size = dict(each.split("=") for each in options["o"].split(","))["size"]
+
+    assert "tmpfs" == options["type"]
+    for name in ("kv", "prefill", "decode"):
+        service = compose["services"][name]
+        assert [f"arena:{service['environment']['SLIPSTREAM_ARENA_DIR']}"] == service["volumes"]
+    # Its size is written once; the KV manager takes less than half of whatever it is.
+    text = COMPOSE_FILE.read_text()
+    assert 1 == text.count("SLIPSTREAM_ARENA_SIZE")
+    assert 1 == text.count(f":-{size}}}")
+    share = compose["services"]["kv"]["environment"]["SLIPSTREAM_KV_MEMORY"]
+    assert parse_size(share, Path("/dev/shm")) < parse_size("50%", Path("/dev/shm"))
+
+
+def test_only_declared_subjects_are_named() -> None:
+    known = {topic.wildcard for topic in TOPICS}
+    for path in (COMPOSE_FILE, NATS_CONF):
+        named = re.findall(re.escape(PREFIX) + r"[\w.*>-]*\w", path.read_text())
+        assert set(named) <= known, path
+
+
+def test_the_image_keeps_the_sources_off_the_import_path() -> None:
+    environment = compose_runner.read_image_environment(ROOT / "deploy" / "Dockerfile")
+
+    assert "1" == environment["PYTHONSAFEPATH"]
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert f"slipstream model pull {DEFAULT_MODEL}" in dockerfile
+    assert re.search(r"^USER 10001", dockerfile, re.MULTILINE)
+
+
+# The stack itself, every service in its own namespaces.
+
+
+@pytest.fixture
+def needs_namespaces() -> None:
+    reason = compose_runner.why_impossible()
+    if reason is not None:
+        pytest.skip(f"namespaces can't be made here: {reason}")
+
+
+@pytest.fixture
+def nats_address(compose: Compose, tmp_path: Path) -> Iterator[str]:
+    """A server booted from the shipped file, healthy by the declared check, on loopback."""
+    command = compose["services"]["nats"]["command"]
+    assert ["--config", "/etc/nats/nats.conf", "--addr", "0.0.0.0"] == command[:4]
+    server = Path(sys.executable).parent / "nats-server"
+    process = subprocess.Popen(
+        [
+            *(server, "--config", NATS_CONF, "--addr", "127.0.0.1", "--port", "-1"),
+            *("--http_port", "-1", "--store_dir", tmp_path / "data"),
+            *("--ports_file_dir", tmp_path),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield _wait_for_nats(compose, tmp_path / f"nats-server_{process.pid}.ports")
+    finally:
+        process.terminate()
+        process.wait(5)
+
+
+def _wait_for_nats(compose: Compose, ports_file: Path) -> str:
+    check = compose["services"]["nats"]["healthcheck"]["test"][-1]
+    for _ in range(250):
+        if ports_file.exists() and (text := ports_file.read_text()):
+            ports = json.loads(text)
+            url = check.replace("http://127.0.0.1:8222", ports["monitoring"][0])
+            try:
+                with urllib.request.urlopen(url, timeout=2) as response:
+                    assert 200 == response.status
+                    return str(ports["nats"][0].removeprefix("nats://"))
+            except urllib.error.HTTPError as error:
+                error.close()
+        time.sleep(0.02)
+    raise AssertionError("nats-server is not healthy")
+
+
+def _runner(compose: Compose, nats_address: str, work_dir: Path) -> compose_runner.ComposeRunner:
+    cache_dir = Path(os.environ.get("SLIPSTREAM_CACHE_DIR") or default_cache_dir())
+    image = compose_runner.read_image_environment(ROOT / "deploy" / "Dockerfile")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        jaeger = f"127.0.0.1:{unused.getsockname()[1]}"
+    work_dir.mkdir()
+    return compose_runner.ComposeRunner(
+        compose=compose,
+        image_environment={**image, "SLIPSTREAM_CACHE_DIR": str(cache_dir)},
+        # Nobody listens for traces: services must not mind.
+        hosts={"nats:4222": nats_address, "jaeger:4318": jaeger},
+        kept_paths=[ROOT, Path(sys.prefix), Path(sys.base_prefix), cache_dir],
+        work_dir=work_dir,
+    )
+
+
+async def _ask(nats_address: str) -> Answer:
+    bus = await NatsBus.connect(f"nats://{nats_address}", "test")
+    try:
+        request = PromptOptions(temperature=0.0, max_tokens=12, stream=False).request(
+            "What is the capital of France?"
+        )
+        return await complete(bus, request, timeout_s=60)
+    finally:
+        await bus.close()
+
+
+@pytest.mark.nats
+@pytest.mark.usefixtures("needs_namespaces")
+def test_an_instance_sees_nothing_but_what_it_declares(
+    compose: Compose, nats_address: str, tmp_path: Path
+) -> None:
+    """Without this the tests below would prove nothing: two instances share the volume alone."""
+    look = (
+        "import json, os, pathlib, socket; print(json.dumps({"
+        "'hostname': socket.gethostname(), 'uid': os.getuid(), 'pids': len([p for p in "
+        "os.listdir('/proc') if p.isdigit()]), 'shm': os.listdir('/dev/shm'), 'tmp': "
+        "os.listdir('/tmp'), 'run': sorted(os.listdir('/run')), 'arena': sorted(os.listdir("
+        "'/run/slipstream/arena')) if os.path.isdir('/run/slipstream/arena') else None}))"
+    )
+    for name in ("kv", "decode", "scheduler"):
+        compose["services"][name]["command"] = ["sleep", "infinity"]
+    with _runner(compose, nats_address, tmp_path / "work") as runner:
+        kv, decode = runner.start("kv", "kv-1"), runner.start("decode", "decode-1")
+        scheduler = runner.start("scheduler", "scheduler-1")
+        _write(runner, kv, "/run/slipstream/arena/arena.1")
+        _write(runner, kv, "/dev/shm/private")
+        _write(runner, kv, "/tmp/private")
+        seen = {
+            each.name: json.loads(_output(runner, each, [sys.executable, "-c", look]))
+            for each in (kv, decode, scheduler)
+        }
+        elsewhere = runner.execute(kv, ["touch", str(ROOT / "written")])
+
+    assert ["arena.1"] == seen["kv-1"]["arena"] == seen["decode-1"]["arena"]
+    assert seen["scheduler-1"]["arena"] is None
+    assert [] == seen["scheduler-1"]["run"]
+    assert ["private"] == seen["kv-1"]["shm"] == seen["kv-1"]["tmp"]
+    for name in ("decode-1", "scheduler-1"):
+        assert [] == seen[name]["shm"] == seen[name]["tmp"]
+    assert all(each["pids"] <= 3 for each in seen.values())
+    assert {name: name for name in seen} == {n: each["hostname"] for n, each in seen.items()}
+    if 0 == os.geteuid():
+        assert {10001} == {each["uid"] for each in seen.values()}
+    assert 0 != elsewhere.returncode, "the root must be read-only"
+
+
+def _write(
+    runner: compose_runner.ComposeRunner, instance: compose_runner.Instance, path: str
+) -> None:
+    # The namespaces are set up step by step: the first command waits for the last step.
+    for _ in range(250):
+        written = runner.execute(instance, ["touch", path])
+        if 0 == written.returncode:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{path}: {written.stderr}\n{instance.log}")
+
+
+def _output(
+    runner: compose_runner.ComposeRunner,
+    instance: compose_runner.Instance,
+    command: list[str],
+) -> str:
+    done = runner.execute(instance, command)
+    assert 0 == done.returncode, done.stderr
+    return done.stdout
+
+
+@pytest.mark.nats
+@pytest.mark.model
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("needs_namespaces", "model_dir")
+@pytest.mark.parametrize("num_decode", [1, 3])
+def test_the_composed_stack_becomes_healthy_and_answers(
+    compose: Compose, nats_address: str, tmp_path: Path, num_decode: int
+) -> None:
+    with _runner(compose, nats_address, tmp_path / "work") as runner:
+        runner.up(list(OURS), {"decode": num_decode}, _UP_S)
+        answer = asyncio.run(_ask(nats_address))
+
+    assert "Paris" in answer.text
+    assert "remote" == answer.route
+
+
+@pytest.mark.nats
+@pytest.mark.model
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("needs_namespaces", "model_dir")
+@pytest.mark.parametrize("without", [("kv", "prefill", "decode"), ("prefill",), ("decode",)])
+def test_the_stack_fails_without_the_arena_volume(
+    compose: Compose, nats_address: str, tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    """The tests above can fail: what they prove is that the volume is what joins the services."""
+    broken = copy.deepcopy(compose)
+    for name in without:
+        del broken["services"][name]["volumes"]
+    with (
+        _runner(broken, nats_address, tmp_path / "work") as runner,
+        pytest.raises(compose_runner.UnhealthyError, match=rf"{without[0]}-1 "),
+    ):
+        runner.up(list(OURS), {}, _NOT_UP_S)
