@@ -84,6 +84,16 @@ class DeadlineExceededError(SlipstreamError):
         super().__init__(f"no {what} within {seconds:g} s")
 
 
+class NoAnswerError(DeadlineExceededError):
+    """
+    A call was not answered in time: asking again, or somebody else, can help.
+
+    Not the request's own deadline, whose code ends the request for good.
+    """
+
+    code = "no_answer"
+
+
 class NonFiniteLogitsError(SlipstreamError):
     """A row has no finite logit, or a NaN: its request ends, its neighbours don't notice."""
 

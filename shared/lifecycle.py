@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 HEARTBEAT_S = 0.5
 STALE_AFTER_S = 5.0
+CANCEL_AGAIN_S = 0.2
 _PR_SET_PDEATHSIG = 1
 
 State = Literal["starting", "ready", "draining"]
@@ -164,11 +165,15 @@ async def _start_and_wait(service: Service, status: StatusFile) -> None:
     await service.wait()
 
 
-async def cancel_all(tasks: Iterable["asyncio.Task[None]"]) -> None:
+async def cancel_all(tasks: Iterable["asyncio.Task[Any]"]) -> None:  # Any: results don't matter
     """Cancel tasks and wait until they have ended; what they raise was logged where it happened."""
     tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        # Again and again: `wait_for` of Python 3.11 swallows a cancel that meets its result.
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -12,7 +12,7 @@ from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import DRAFT
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.messages.codec import encode
+from slipstream.shared.messages.codec import decoder_of, encode
 from slipstream.shared.messages.draft import (
     DraftClose,
     DraftJob,
@@ -22,7 +22,7 @@ from slipstream.shared.messages.draft import (
     DraftWant,
 )
 from slipstream.shared.messages.packed import PackedInts
-from slipstream.shared.messages.reports import WorkerReport
+from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.worker.report_book import Attempt
 
@@ -52,6 +52,18 @@ class DraftClient:
         self._num_misses = 0
         self._paused_until = 0.0
 
+    async def find(self) -> None:
+        """Learn from the registry who is up: the first sequence comes before the next report."""
+        try:
+            entries = await self._bus.registry().entries()
+            records = [decoder_of(WorkerRecord).decode(entry) for entry in entries.values()]
+        except SlipstreamError as error:
+            log.info("draft_workers_not_found", error=str(error))
+            return
+        for record in records:
+            if record.role == "draft" and not record.is_draining:
+                self._last_seen.setdefault(record.worker_id, time.monotonic())
+
     def saw(self, report: WorkerReport) -> None:
         """Note a draft worker's report."""
         self._last_seen[report.worker_id] = 0.0 if report.is_draining else time.monotonic()
@@ -64,15 +76,18 @@ class DraftClient:
         }
         if self._worker_id not in self._last_seen:
             self._worker_id = min(self._last_seen, default=None)
-            self._num_told.clear()
+            self._num_told = dict.fromkeys(self._num_told, 0)
         return self._worker_id
 
     async def open(self, sequence: DecodeSequence) -> None:
         """Announce a sequence, with its trace."""
         worker_id = self.choose()
-        if worker_id is None or sequence.job.sampling.num_speculative_tokens == 0:
-            return
         job = sequence.job
+        if job.sampling.num_speculative_tokens == 0:
+            return
+        if worker_id is None:
+            self._num_told[sequence.attempt] = 0  # whoever comes up gets it whole
+            return
         num_tokens = len(sequence.token_ids)
         message = DraftOpen(
             request_id=job.request_id,
@@ -91,9 +106,10 @@ class DraftClient:
             )
         except SlipstreamError as error:
             log.info("draft_not_opened", error=str(error))
-            return
+            num_tokens = 0
         if not sequence.is_over:
-            self._num_told[sequence.attempt] = num_tokens
+            is_same = worker_id == self._worker_id
+            self._num_told[sequence.attempt] = num_tokens if is_same else 0
 
     async def close(self, sequence: DecodeSequence) -> None:
         """Say that a sequence has ended."""
@@ -119,7 +135,7 @@ class DraftClient:
         if not wants:
             return {}
         try:
-            answer: DraftTokens = await call(
+            answer: object = await call(
                 self._bus,
                 DRAFT,
                 DraftJob(wants),
@@ -127,6 +143,9 @@ class DraftClient:
                 worker_id=worker_id,
             )
         except SlipstreamError:
+            self._miss()
+            return {}
+        if not isinstance(answer, DraftTokens):
             self._miss()
             return {}
         self._num_misses = 0
@@ -161,7 +180,7 @@ class DraftClient:
         """Trust nothing: stale, too long and impossible proposals are dropped."""
         attempt = (proposal.request_id, proposal.attempt)
         sequence = by_attempt.get(attempt)
-        if proposal.is_lost:
+        if proposal.is_lost and attempt in self._num_told:
             self._num_told[attempt] = 0
         if sequence is None or proposal.position != len(sequence.token_ids):
             return False

@@ -8,7 +8,8 @@ from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import HostId, WorkerId
-from slipstream.shared.messages.kv import Grant, Granted, KvRefused
+from slipstream.shared.messages.kv import Blocks, Grant, Granted, KvRefused
+from slipstream.shared.messages.packed import PackedInts
 
 log = structlog.get_logger()
 
@@ -26,6 +27,9 @@ class BlockGrants:
         self._worker_id, self._epoch = worker
         self._num_target = num_target_blocks
         self._blocks: list[tuple[int, int]] = []  # id, generation
+        # Given back, but not known to have arrived: never used again, and returned once more.
+        self._returned: list[tuple[int, int]] = []
+        self._is_idle = True
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self.is_exhausted = False  # the last answer brought nothing
@@ -35,6 +39,12 @@ class BlockGrants:
         """Blocks at hand."""
         return len(self._blocks)
 
+    def prepare(self) -> None:
+        """Have blocks fetched: a sequence is about to run."""
+        self._is_idle = False
+        if len(self._blocks) < self._num_target:
+            self._wanted.set()
+
     def take(self, num_blocks: int) -> list[tuple[int, int]] | None:
         """Take blocks, or None when there are too few at hand (more are asked for)."""
         if len(self._blocks) - num_blocks < self._num_target // 2:
@@ -43,6 +53,16 @@ class BlockGrants:
             return None
         taken, self._blocks = self._blocks[:num_blocks], self._blocks[num_blocks:]
         return taken
+
+    async def give_back(self) -> None:
+        """Return all blocks at hand: nothing runs here."""
+        self._is_idle = True
+        self._wanted.clear()
+        self.is_exhausted = False
+        self._returned += self._blocks
+        self._blocks = []
+        if self._returned:
+            await self._ask(0)
 
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a refill was answered, or after a while."""
@@ -66,15 +86,29 @@ class BlockGrants:
         num_blocks = self._num_target - len(self._blocks)
         if num_blocks <= 0:
             return
-        message = Grant(worker_id=self._worker_id, worker_epoch=self._epoch, num_blocks=num_blocks)
+        await self._ask(num_blocks)
+        if self._is_idle:
+            await self.give_back()
+        self._changed.set()
+
+    async def _ask(self, num_blocks: int) -> None:
+        returned = list(self._returned)
+        message = Grant(
+            worker_id=self._worker_id,
+            worker_epoch=self._epoch,
+            num_blocks=num_blocks,
+            returned=Blocks(
+                PackedInts(block_id for block_id, _ in returned),
+                PackedInts(generation for _, generation in returned),
+            ),
+        )
         try:
             answer: Granted | KvRefused = await call_kv(self._bus, self._host_id, message)
         except SlipstreamError as error:
+            # Slow is not exhausted: nobody is preempted for it.
             log.warning("grant_unanswered", error=str(error))
-            self.is_exhausted = True
-        else:
-            granted = answer.blocks if isinstance(answer, Granted) else None
-            self.is_exhausted = granted is None or not granted.block_ids
-            if granted is not None:
-                self._blocks += zip(granted.block_ids, granted.generations, strict=True)
-        self._changed.set()
+            return
+        granted = answer.blocks if isinstance(answer, Granted) else Blocks()
+        self._returned = [block for block in self._returned if block not in returned]
+        self.is_exhausted = num_blocks > 0 and not granted.block_ids
+        self._blocks += zip(granted.block_ids, granted.generations, strict=True)

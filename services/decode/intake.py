@@ -73,13 +73,14 @@ async def adopt(
         to_worker_id=worker[0],
         to_worker_epoch=worker[1],
     )
+    # From here on the lease may be ours, also when the answer is lost: the end releases it.
+    sequence.lease_id = hand_over.lease_id
     asked_at = time.monotonic()
     headers = inject(sequence.job.attempt_span)
     answer: Adopted | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
     if isinstance(answer, KvRefused):
         raise JobEndedError(f"kv_{answer.reason}", answer.message or "the lease can't be adopted")
     host.keeper.hold(answer.lease_id, asked_at)
-    sequence.lease_id = answer.lease_id
     _take_over(sequence, hand_over)
 
 
@@ -97,7 +98,9 @@ def _take_over(sequence: DecodeSequence, hand_over: HandOver) -> None:
         [*sequence.job.output_token_ids, hand_over.first_token_id],
         eos_token_ids=sequence.sampler.eos_token_ids,
     )
-    sequence.emit(SampledToken(hand_over.first_token_id, hand_over.first_token_logprobs))
+    # Earlier attempts may have said everything but the ending.
+    if sequence.ending is None:
+        sequence.emit(SampledToken(hand_over.first_token_id, hand_over.first_token_logprobs))
 
 
 async def lease(

@@ -17,7 +17,7 @@ from slipstream.shared.bus.bus import Bus
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import LeaseId, WorkerId
 from slipstream.shared.messages.common import Accepted, Failed, Phase, Rejected, RejectionReason
-from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.jobs import DecodeJob
 from slipstream.shared.model.tokenizer import Tokenizer
 from slipstream.shared.telemetry import names
@@ -33,6 +33,7 @@ from slipstream.shared.worker.tombstones import Tombstones
 log = structlog.get_logger()
 
 _KEEP_S = 60.0
+_DRAINING = "worker_draining"
 
 
 class DecodeJobs:
@@ -65,6 +66,7 @@ class DecodeJobs:
         self._publishing: set[asyncio.Task[None]] = set()
         self._tombstones = Tombstones(_KEEP_S)
         self._past = Tombstones(_KEEP_S)  # accepted and over: a repeat is answered like the first
+        self._answered = Tombstones(_KEEP_S)  # those whose client got its ending from here
         self.steps: DecodeSteps | None = None
         self.is_draining = False
 
@@ -85,11 +87,14 @@ class DecodeJobs:
         self._tombstones.add(attempt, time.monotonic())
         sequence = self._sequences.get(attempt)
         if sequence is None:
-            is_past = self._past.has(attempt, time.monotonic())
-            phase: Phase = "ended" if is_past else "unknown"
-            return Cancelled(request_id=message.request_id, phase=phase, was_ended_here=is_past)
-        sequence.cancel_reason = sequence.cancel_reason or message.reason
-        return Cancelled(request_id=message.request_id, phase="decoding", was_ended_here=True)
+            phase: Phase = "ended" if self._past.has(attempt, time.monotonic()) else "unknown"
+            is_answered = self._answered.has(attempt, time.monotonic())
+            return Cancelled(request_id=message.request_id, phase=phase, was_ended_here=is_answered)
+        if not sequence.is_over:
+            sequence.cancel_reason = message.reason
+        return Cancelled(
+            request_id=message.request_id, phase="decoding", was_ended_here=_is_answered(sequence)
+        )
 
     def progress(self, sequence: DecodeSequence) -> None:
         """Have what a step brought sent, without holding up the next step."""
@@ -113,7 +118,7 @@ class DecodeJobs:
         self.is_draining = True
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=timeout_s)
-        self.fail_all("worker_draining", "the decode worker is shutting down")
+        self.fail_all(_DRAINING, "the decode worker is shutting down")
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=1.0)
 
@@ -159,10 +164,10 @@ class DecodeJobs:
             sequence.error = error
         try:
             await self._end(sequence)
+            await self._release(sequence)
         finally:
             del self._sequences[sequence.attempt]
             del self._tasks[sequence.attempt]
-            self._past.add(sequence.attempt, time.monotonic())
             self._changed()
 
     async def _start(self, sequence: DecodeSequence) -> None:
@@ -188,18 +193,32 @@ class DecodeJobs:
             await self._drafts.close(sequence)
 
     async def _end(self, sequence: DecodeSequence) -> None:
-        """Answer the client, then give everything back."""
+        """Answer the client, or leave that to the scheduler; nothing here may keep the blocks."""
         bound = log.bind(
             **request_fields(sequence.job.request_id, sequence.job.root_span),
-            attempt=sequence.job.attempt,
+            attempt=sequence.attempt[1],
         )
-        if sequence.ending is None and sequence.cancel_reason is not None:
+        now = time.monotonic()
+        self._past.add(sequence.attempt, now)
+        if _is_answered(sequence):
+            self._answered.add(sequence.attempt, now)
+        if sequence.cancel_reason == REPLACED:
+            sequence.ending = None  # also if the last step brought one: the scheduler goes on
+        elif sequence.ending is None and sequence.cancel_reason is not None:
             # Whatever else a cancel set off, this is how it ends.
             sequence.ending = Ending("abort", sequence.cancel_reason)
-        if sequence.ending is not None:
-            await self._finish(sequence, sequence.ending, bound)
-        else:
-            await self._fail(sequence, bound)
+        try:
+            if sequence.ending is not None:
+                await self._finish(sequence, sequence.ending, bound)
+            else:
+                await self._fail(sequence, bound)
+        except Exception:  # noqa: BLE001 # whatever it is, the blocks must come back
+            bound.exception("answer_not_sent")
+            self._publisher.forget(sequence)
+            self._book.end(sequence.attempt, code="answer_not_sent", message="it could not be sent")
+            sequence.span.end("answer_not_sent")
+
+    async def _release(self, sequence: DecodeSequence) -> None:
         lease_id, sequence.lease_id = sequence.lease_id, None
         if lease_id is not None:
             await self._host.keeper.release(lease_id, sequence.attempt, sequence.job.attempt_span)
@@ -225,13 +244,12 @@ class DecodeJobs:
 
     async def _fail(self, sequence: DecodeSequence, bound: Any) -> None:
         # Any: structlog's bound logger
+        was_answered = _is_answered(sequence)
         error = sequence.error
-        assert error is not None, "checked by the caller"
-        code = error.code if isinstance(error, SlipstreamError) else "internal_error"
+        if sequence.cancel_reason is not None or error is None:
+            error = JobEndedError(REPLACED, "another attempt goes on with the request")
+        code = _code(error)
         message = str(error) if isinstance(error, SlipstreamError) else type(error).__name__
-        # Before the first token another attempt may still serve the request: then the scheduler
-        # decides. Afterwards the stream is ours to end.
-        was_answered = bool(sequence.log.token_ids) or code == "deadline_exceeded"
         if was_answered:
             failed = Failed(
                 code=code,
@@ -276,7 +294,7 @@ class DecodeJobs:
             if lease_id is not None:
                 await self._host.keeper.release(lease_id, sequence.attempt)
             await self._lease(sequence)
-        except SlipstreamError as error:
+        except Exception as error:  # noqa: BLE001 # it must come back to the batch to be ended
             sequence.error = sequence.error or error
         # Also when it failed: only a step's end may retire it.
         self.steps.add(sequence)
@@ -285,7 +303,33 @@ class DecodeJobs:
         # Any: a coroutine's send type
         task = asyncio.create_task(work)
         self._publishing.add(task)
-        task.add_done_callback(self._publishing.discard)
+        task.add_done_callback(self._published)
+
+    def _published(self, task: "asyncio.Task[None]") -> None:
+        self._publishing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The reader notices the gap by index and resumes.
+            log.warning("publish_failed", error=str(error) or type(error).__name__)
 
     def _num_booked(self, sequence: DecodeSequence) -> int:
         return self._book.num_emitted(sequence.attempt)
+
+
+def _is_answered(sequence: DecodeSequence) -> bool:
+    """
+    Tell whether the client of a sequence that is over gets its ending from here.
+
+    While the client has seen nothing another attempt may serve the request: then the scheduler
+    decides. A stream that has begun is ours to end, unless the scheduler took it away. So is all
+    that a stopping worker has begun, for the scheduler may be stopping too.
+    """
+    if sequence.cancel_reason is not None or sequence.ending is not None:
+        return sequence.cancel_reason != REPLACED
+    code = _code(sequence.error)
+    has_begun = bool(sequence.log.token_ids)
+    is_shown = has_begun and (sequence.job.reply.is_streamed or code == _DRAINING)
+    return is_shown or code == "deadline_exceeded"
+
+
+def _code(error: Exception | None) -> str:
+    return error.code if isinstance(error, SlipstreamError) else "internal_error"

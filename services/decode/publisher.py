@@ -10,12 +10,12 @@ from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.stream import TokenLog
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.subjects import is_inbox, last_token
-from slipstream.shared.errors import MessageTooLargeError
+from slipstream.shared.errors import MessageTooLargeError, SlipstreamError
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion, Finished, Resume, TokenFrame
-from slipstream.shared.messages.jobs import ReplyTarget
+from slipstream.shared.messages.jobs import Encoding, ReplyTarget
 
 log = structlog.get_logger()
 
@@ -30,9 +30,12 @@ class StreamPublisher:
         self._bus = bus
         self._keep_s = keep_s
         self._running: dict[RequestId, DecodeSequence] = {}
-        self._ended: OrderedDict[RequestId, tuple[float, TokenLog | Failed]] = OrderedDict()
+        self._ended: OrderedDict[RequestId, tuple[float, TokenLog | Failed, Encoding]] = (
+            OrderedDict()
+        )
         self._misses: dict[RequestId, tuple[float, float]] = {}  # first and last failed probe
         self._last_sent: dict[RequestId, float] = {}
+        self._last_probe: dict[RequestId, float] = {}
         self._probe_inbox = bus.new_inbox()
 
     async def start(self) -> None:
@@ -52,26 +55,30 @@ class StreamPublisher:
 
     async def finish(self, sequence: DecodeSequence, answer: Finished | Completion) -> None:
         """Send the ending and keep the stream for readers that resume."""
-        await self.progress(sequence)
-        await self._send(sequence.job.reply, answer)
-        self._close(sequence, sequence.log)
+        try:
+            await self.progress(sequence)
+            await self._send(sequence.job.reply, answer)
+        finally:
+            self._close(sequence, sequence.log)
 
     async def fail(self, sequence: DecodeSequence, failed: Failed) -> None:
         """Send a failure as the one ending."""
-        await self._send(sequence.job.reply, failed)
-        self._close(sequence, failed)
+        try:
+            await self._send(sequence.job.reply, failed)
+        finally:
+            self._close(sequence, failed)
 
     def forget(self, sequence: DecodeSequence) -> None:
-        """Drop a stream that never began: another attempt publishes it."""
-        self._running.pop(sequence.job.request_id, None)
+        """Drop a stream that another attempt, or the scheduler, ends."""
+        self._stop(sequence)
 
     async def resume(self, message: Resume) -> Failed | None:
         """Replay a running or ended stream to another inbox; None when it was done."""
         if not is_inbox(message.reply):
             return Failed(code="invalid_request", field="reply", message="reply must be an inbox")
         sequence = self._running.get(message.request_id)
-        _, kept = self._ended.get(message.request_id, (0.0, None))
-        found = sequence.log if sequence is not None else kept
+        ended = self._ended.get(message.request_id)
+        found = sequence.log if sequence is not None else ended[1] if ended is not None else None
         if found is None:
             return Failed(
                 code="not_found",
@@ -79,7 +86,8 @@ class StreamPublisher:
                 request_id=message.request_id,
             )
         if isinstance(found, Failed):
-            await self._bus.publish(message.reply, encode(found))
+            assert ended is not None, "only an ended stream has failed"
+            await self._bus.publish(message.reply, encode(found, ended[2]))
             return None
         encoding = found.job.reply.encoding
         frame = found.frame_from(message.from_index)
@@ -92,15 +100,20 @@ class StreamPublisher:
         """Once a second tell quiet streams' readers that we live, and forget old streams."""
         while True:
             await asyncio.sleep(KEEP_ALIVE_S)
-            now = time.monotonic()
-            for request_id, sequence in list(self._running.items()):
-                is_quiet = now - self._last_sent.get(request_id, 0.0) >= KEEP_ALIVE_S / 2
-                if sequence.job.reply.is_streamed and not sequence.is_over:
-                    if is_quiet or request_id in self._misses:
-                        await self._send_frame(sequence, sequence.log.keep_alive(), is_probe=True)
-                    self._cancel_if_gone(sequence, now)
-            while self._ended and next(iter(self._ended.values()))[0] < now:
-                self._ended.popitem(last=False)
+            try:
+                await self._keep_alive(time.monotonic())
+            except SlipstreamError as error:
+                log.warning("keep_alive_not_sent", error=str(error))
+
+    async def _keep_alive(self, now: float) -> None:
+        while self._ended and next(iter(self._ended.values()))[0] < now:
+            self._ended.popitem(last=False)
+        for request_id, sequence in list(self._running.items()):
+            is_quiet = now - self._last_sent.get(request_id, 0.0) >= KEEP_ALIVE_S / 2
+            if sequence.job.reply.is_streamed and not sequence.is_over:
+                self._cancel_if_gone(sequence, now)
+                if is_quiet or request_id in self._misses:
+                    await self._send_frame(sequence, sequence.log.keep_alive(), is_probe=True)
 
     async def _send_frame(
         self, sequence: DecodeSequence, frame: TokenFrame, *, is_probe: bool = False
@@ -110,8 +123,10 @@ class StreamPublisher:
         now = time.monotonic()
         # The first frame and one a second carry a reply subject: the server then says when nobody
         # listens. More would cost an answer each.
-        is_probe = is_probe or now - self._last_sent.get(request_id, 0.0) >= KEEP_ALIVE_S
+        is_probe = is_probe or now - self._last_probe.get(request_id, 0.0) >= KEEP_ALIVE_S
         self._last_sent[request_id] = now
+        if is_probe:
+            self._last_probe[request_id] = now
         await self._bus.publish(
             reply.subject,
             encode(frame, reply.encoding),
@@ -147,8 +162,20 @@ class StreamPublisher:
             sequence.cancel_reason = "client_gone"
 
     def _close(self, sequence: DecodeSequence, kept: TokenLog | Failed) -> None:
+        self._stop(sequence)
         request_id = sequence.job.request_id
-        self._running.pop(request_id, None)
+        self._ended[request_id] = (
+            time.monotonic() + self._keep_s,
+            kept,
+            sequence.job.reply.encoding,
+        )
+        self._ended.move_to_end(request_id)
+
+    def _stop(self, sequence: DecodeSequence) -> None:
+        request_id = sequence.job.request_id
+        if self._running.get(request_id) is not sequence:
+            return  # the next attempt's stream runs already
+        del self._running[request_id]
         self._misses.pop(request_id, None)
         self._last_sent.pop(request_id, None)
-        self._ended[request_id] = (time.monotonic() + self._keep_s, kept)
+        self._last_probe.pop(request_id, None)

@@ -41,6 +41,8 @@ class DecodeService:
         await parts.publisher.start()
         await serve(self._bus, DECODE.subject(worker_id=self.worker_id), DECODE, self._answer)
         await serve(self._bus, REPORT.wildcard, REPORT, self._saw_report)
+        if parts.drafts is not None:
+            await parts.drafts.find()
         await parts.reporter.start()
         loops = (
             parts.steps.run(),

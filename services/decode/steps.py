@@ -9,9 +9,10 @@ from slipstream.services.decode.batch import Part, Proposals, apply, plan, sampl
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.sequence import DecodeSequence
-from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
-from slipstream.shared.worker.engine import check_blocks
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.leasing import JobEndedError
 
 log = structlog.get_logger()
 
@@ -45,6 +46,7 @@ class DecodeSteps:
     def add(self, sequence: DecodeSequence) -> None:
         """Take a sequence into the next step."""
         self._sequences.append(sequence)
+        self._grants.prepare()
         self._work.set()
 
     async def run(self) -> None:
@@ -52,12 +54,16 @@ class DecodeSteps:
         while True:
             await self._work.wait()
             self._retire()
+            if not self._sequences:
+                # What nobody here needs must not keep a prompt waiting elsewhere.
+                await self._grants.give_back()
+                continue
             proposals = await self._proposals()
             ready = [each for each in self._sequences if self._is_ready(each, proposals)]
             parts = plan(ready, proposals, self._token_budget, self._host.model.layout.block_size)
             if parts:
                 await self._step(parts)
-            elif self._sequences:
+            else:
                 await self._wait_or_preempt()
 
     async def _proposals(self) -> Proposals:
@@ -72,18 +78,20 @@ class DecodeSteps:
             for part in parts:
                 part.error = error
         for part in parts:
-            part.sequence.error = part.error
-            if part.error is None:
+            # One that came during the step (the lease or the manager is lost) must stand.
+            part.sequence.error = part.sequence.error or part.error
+            if part.sequence.error is None:
                 apply(part)
             self._on_progress(part.sequence)
 
     def _compute(self, parts: Sequence[Part]) -> None:
         """Run on the engine's thread."""
-        for part in parts:
-            check_blocks(self._host.arena, part.sequence.block_ids, part.sequence.generations)
-        logits = self._host.engine.forward([part.rows for part in parts])
+        sound = [part for part in parts if self._is_sound(part)]
+        if not sound:
+            return
+        logits = self._host.engine.forward([part.rows for part in sound])
         first = 0
-        for part in parts:
+        for part in sound:
             end = first + part.rows.num_logit_rows
             try:
                 sample(part, logits[first:end])
@@ -91,6 +99,15 @@ class DecodeSteps:
                 # One bad row is one bad request.
                 part.error = error
             first = end
+
+    def _is_sound(self, part: Part) -> bool:
+        try:
+            check_blocks(self._host.arena, part.sequence.block_ids, part.sequence.generations)
+        except StaleBlockError as error:
+            # One table that is wrong is one request that fails.
+            part.error = error
+            return False
+        return True
 
     def _is_ready(self, sequence: DecodeSequence, proposals: Proposals) -> bool:
         """Grow the sequence's table for the coming rows; False when it must wait."""
@@ -141,7 +158,9 @@ class DecodeSteps:
         """Between two steps: let go of what is over, so that its blocks may be given away."""
         for sequence in self._sequences:
             if sequence.deadline.is_over and not sequence.is_over:
-                sequence.error = DeadlineExceededError("end of the answer before the deadline", 0)
+                sequence.error = JobEndedError(
+                    "deadline_exceeded", "the deadline passed before the answer's end"
+                )
             if sequence.is_over:
                 sequence.retired.set()
         self._sequences = [each for each in self._sequences if not each.is_over]

@@ -58,20 +58,24 @@ class StopChecker:
         if self.num_tokens >= self._min_tokens and token_id in self._stop_ids:
             return self._finish(Ending("stop", token_id))
         self._held += self._detokenizer.push(token_id)
-        is_checked = self.num_tokens > self._min_tokens or self._min_tokens <= 1
-        match = _first_match(self._held, self._stops) if is_checked else None
+        match = _first_match(self._held, self._stops) if self._is_checked else None
         if match is not None:
             return self._cut(match)
         if self.num_tokens >= self._max_tokens:
             return self._finish(Ending("length"))
-        num_held = _num_held(self._held, self._stops) if self.num_tokens >= self._min_tokens else 0
+        num_held = _num_held(self._held, self._stops) if self._is_checked else 0
         return self._take(len(self._held) - num_held), None
+
+    @property
+    def _is_checked(self) -> bool:
+        """The text of the latest token may be part of a stop string."""
+        return self.num_tokens > self._min_tokens or self._min_tokens <= 1
 
     def _finish(self, ending: Ending) -> tuple[str, Ending]:
         """End without a stop string, unless the very last characters complete one."""
         self._held += self._detokenizer.flush()
         match = _first_match(self._held, self._stops)
-        if match is not None and self.num_tokens > self._min_tokens and ending.stop_reason is None:
+        if match is not None and self._is_checked and ending.stop_reason is None:
             return self._cut(match)
         return self._take(len(self._held)), ending
 

@@ -58,7 +58,7 @@ class TokenLog:
 
     def frame_from(self, index: int, offset: int | None = None) -> TokenFrame:
         """Return everything from a token on, for a reader that resumes; maybe without tokens."""
-        index = min(index, len(self.token_ids))
+        index = min(max(index, 0), len(self.token_ids))
         if offset is None:
             offset = self.offsets[index] if index < len(self.offsets) else len(self.text)
         return TokenFrame(

@@ -48,7 +48,9 @@ class Host:
             layout=layout.fingerprint,
             lease_ms=config.lease_ms,
         )
-        self._links = HostLinks(config.arena_dir, welcome, self._worker_gone)
+        self._links = HostLinks(
+            config.arena_dir, welcome, self.book.worker_joined, self._worker_gone
+        )
 
     @classmethod
     async def open(cls, config: KvConfig) -> Self:
@@ -60,20 +62,11 @@ class Host:
         layout = await asyncio.to_thread(open_layout, config)
         config.arena_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = await _take_lock(config.arena_dir)
-        for old in old_arenas(config.arena_dir):
-            log.info("old_arena_removed", path=old.name)
-            old.unlink(missing_ok=True)
-        num_blocks = _num_blocks(config, layout)
-        arena = await asyncio.to_thread(
-            Arena.create, config.arena_dir, new_host_id(), new_epoch(), num_blocks + 1, layout
-        )
-        log.info(
-            "arena_made",
-            num_blocks=num_blocks,
-            block_bytes=layout.block_bytes,
-            epoch=arena.epoch,
-            layout=layout.fingerprint,
-        )
+        try:
+            arena = await asyncio.to_thread(_make_arena, config, layout)
+        except BaseException:
+            os.close(lock)
+            raise
         host = cls(arena, layout, lock, config)
         await host._links.start()
         return host
@@ -95,6 +88,23 @@ class Host:
     def _worker_gone(self, worker_id: WorkerId, epoch: int) -> None:
         num_blocks = self.book.worker_gone(worker_id, epoch)
         log.info("worker_gone", gone_worker_id=worker_id, num_blocks=num_blocks)
+
+
+def _make_arena(config: KvConfig, layout: KvLayout) -> Arena:
+    """Remove what a dead manager left, then make a new arena. Blocks."""
+    for old in old_arenas(config.arena_dir):
+        log.info("old_arena_removed", path=old.name)
+        old.unlink(missing_ok=True)
+    num_blocks = _num_blocks(config, layout)
+    arena = Arena.create(config.arena_dir, new_host_id(), new_epoch(), num_blocks + 1, layout)
+    log.info(
+        "arena_made",
+        num_blocks=num_blocks,
+        block_bytes=layout.block_bytes,
+        epoch=arena.epoch,
+        layout=layout.fingerprint,
+    )
+    return arena
 
 
 def _num_blocks(config: KvConfig, layout: KvLayout) -> int:

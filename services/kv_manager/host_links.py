@@ -22,10 +22,15 @@ class HostLinks:
     """Accept workers, tell them the arena, and report when their process has ended."""
 
     def __init__(
-        self, directory: Path, welcome: ArenaWelcome, on_gone: Callable[[WorkerId, int], None]
+        self,
+        directory: Path,
+        welcome: ArenaWelcome,
+        on_joined: Callable[[WorkerId, int], None],
+        on_gone: Callable[[WorkerId, int], None],
     ) -> None:
         self._path = socket_path(directory)
         self._welcome = welcome
+        self._on_joined = on_joined
         self._on_gone = on_gone
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -53,8 +58,11 @@ class HostLinks:
         try:
             async with asyncio.timeout(_GREETING_S):
                 hello = await receive(reader, ArenaHello)
+                assert isinstance(hello, ArenaHello), "the decoder returns what it was asked for"
+                # Before the welcome: whoever has it may ask for blocks.
+                self._on_joined(hello.worker_id, hello.worker_epoch)
                 await send(writer, self._welcome)
-            log.info("worker_joined", worker_id=getattr(hello, "worker_id", ""))
+            log.info("worker_joined", joined_worker_id=hello.worker_id)
             while await reader.read(4096):
                 pass
         except (TimeoutError, OSError, ProtocolError, asyncio.IncompleteReadError) as error:

@@ -63,6 +63,33 @@ class LeaseBook:
     _grants: dict[Holder, list[int]] = field(default_factory=dict)
     _quarantines: dict[LeaseId, _Quarantine] = field(default_factory=dict)
     _tombstones: dict[Attempt, float] = field(default_factory=dict)  # until when
+    _present: set[Holder] = field(default_factory=set)  # processes that can prove their end
+
+    # Workers
+
+    def worker_joined(self, worker_id: WorkerId, epoch: int) -> None:
+        """
+        Let a process hold blocks.
+
+        Only these may: a message that arrives after its sender's end would hold blocks for nobody,
+        and no proof would ever bring them back.
+        """
+        self._present.add((worker_id, epoch))
+
+    def worker_gone(self, worker_id: WorkerId, epoch: int) -> int:
+        """Take back everything of a process that has ended: its end is the proof."""
+        holder = (worker_id, epoch)
+        self._present.discard(holder)
+        num_before = self.pool.num_free
+        for lease in [each for each in self._leases.values() if each.holder == holder]:
+            self._end(lease)
+            self.pool.free(lease.block_ids)
+        for lease_id, quarantine in list(self._quarantines.items()):
+            if quarantine.holder == holder:
+                self.pool.free(quarantine.block_ids)
+                del self._quarantines[lease_id]
+        self.pool.free(self._grants.pop(holder, []))
+        return self.pool.num_free - num_before
 
     # Leases
 
@@ -71,12 +98,14 @@ class LeaseBook:
         attempt = (message.request_id, message.attempt)
         if attempt in self._tombstones:
             return self._refuse("cancelled", "this attempt was cancelled")
+        holder = (message.worker_id, message.worker_epoch)
+        if holder not in self._present:
+            return self._late("stale_epoch")
         if message.num_blocks > self.pool.num_blocks:
             return self._refuse(
                 "too_large", f"{message.num_blocks} blocks wanted of {self.pool.num_blocks}"
             )
         known = self._leases.get(self._by_attempt.get(attempt, LeaseId("")))
-        holder = (message.worker_id, message.worker_epoch)
         if known is not None:
             return (
                 self._leased(known)
@@ -109,6 +138,11 @@ class LeaseBook:
                 "expired" if message.lease_id in self._quarantines else "unknown_lease"
             )
         to_holder = (message.to_worker_id, message.to_worker_epoch)
+        if to_holder not in self._present:
+            return self._late("stale_epoch")
+        if lease.expires_at <= now:
+            # The sweeper just hasn't come by: its giver may have lost it already.
+            return self._late("expired")
         if lease.holder != to_holder:
             if lease.holder[0] != message.from_worker_id:
                 return self._late("not_holder")
@@ -127,7 +161,6 @@ class LeaseBook:
         for renewal in message.renewals:
             lease = self._leases.get(renewal.lease_id)
             if lease is None or lease.holder != holder:
-                self.num_late_messages += 1
                 lost.append(renewal.lease_id)
                 continue
             lease.expires_at = now + self.lease_s
@@ -139,18 +172,23 @@ class LeaseBook:
         """End a lease; from its holder also the proof that nothing writes into its blocks."""
         if message.is_tombstone:
             self._tombstones[message.request_id, message.attempt] = now + 2 * self.lease_s
-        if message.lease_id is None or message.worker_id is None:
+        if message.worker_id is None:
             return Released(was_held=False)
-        quarantine = self._quarantines.get(message.lease_id)
+        # Also when the lease itself is lost: the sequence's other blocks have no other way back.
+        for holder in [each for each in self._grants if each[0] == message.worker_id]:
+            self.pool.free(self._take_granted(holder, message.grown))
+        attempt = (message.request_id, message.attempt)
+        # A worker whose lease was never answered names only the attempt.
+        lease_id = message.lease_id or self._by_attempt.get(attempt, LeaseId(""))
+        quarantine = self._quarantines.get(lease_id)
         if quarantine is not None and quarantine.holder[0] == message.worker_id:
             self.pool.free(quarantine.block_ids)
-            del self._quarantines[message.lease_id]
+            del self._quarantines[lease_id]
             return Released(was_held=True)
-        lease = self._leases.get(message.lease_id)
+        lease = self._leases.get(lease_id)
         if lease is None or lease.holder[0] != message.worker_id:
             self.num_late_messages += 1
             return Released(was_held=False)
-        self._grow(lease, message.grown)
         self._end(lease)
         self.pool.free(lease.block_ids)
         return Released(was_held=True)
@@ -161,27 +199,16 @@ class LeaseBook:
         """Hand out blocks ahead of need, fewer than asked for when they are short."""
         holder = (message.worker_id, message.worker_epoch)
         self.pool.free(self._take_granted(holder, message.returned))
+        if holder not in self._present:
+            self.num_late_messages += 1
+            return Granted(blocks=Blocks(), num_free_blocks=self.pool.num_free)
         num_blocks = min(message.num_blocks, self.pool.num_free)
-        taken = self.pool.take(num_blocks, BlockState.GRANTED) or []
+        taken = self.pool.take(max(0, num_blocks), BlockState.GRANTED) or []
         if taken:
             self._grants.setdefault(holder, []).extend(taken)
         return Granted(blocks=self.pool.blocks(taken), num_free_blocks=self.pool.num_free)
 
-    # Ends
-
-    def worker_gone(self, worker_id: WorkerId, epoch: int) -> int:
-        """Take back everything of a process that has ended: its end is the proof."""
-        holder = (worker_id, epoch)
-        num_before = self.pool.num_free
-        for lease in [each for each in self._leases.values() if each.holder == holder]:
-            self._end(lease)
-            self.pool.free(lease.block_ids)
-        for lease_id, quarantine in list(self._quarantines.items()):
-            if quarantine.holder == holder:
-                self.pool.free(quarantine.block_ids)
-                del self._quarantines[lease_id]
-        self.pool.free(self._grants.pop(holder, []))
-        return self.pool.num_free - num_before
+    # Time
 
     def sweep(self, now: float) -> list[LeaseId]:
         """End leases that ran out: writable blocks wait in quarantine, committed ones are free."""
@@ -190,8 +217,9 @@ class LeaseBook:
             self._end(lease)
             self.pool.free(lease.block_ids[: lease.num_committed])
             writable = lease.block_ids[lease.num_committed :]
-            self.pool.move(writable, BlockState.QUARANTINED)
-            self._quarantines[lease.lease_id] = _Quarantine(lease.holder, writable)
+            if writable:
+                self.pool.move(writable, BlockState.QUARANTINED)
+                self._quarantines[lease.lease_id] = _Quarantine(lease.holder, writable)
         for attempt in [a for a, until in self._tombstones.items() if until <= now]:
             del self._tombstones[attempt]
         return [lease.lease_id for lease in expired]

@@ -11,7 +11,7 @@ from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.services.prefill.steps import PrefillSteps
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call_kv
-from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
+from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import LeaseId, WorkerId
 from slipstream.shared.messages.common import Accepted, Rejected, RejectionReason
 from slipstream.shared.messages.generate import Cancel, Cancelled
@@ -30,6 +30,8 @@ from slipstream.shared.worker.report_book import Attempt, ReportBook
 from slipstream.shared.worker.tombstones import Tombstones
 
 log = structlog.get_logger()
+
+_KEEP_S = 60.0
 
 
 class PrefillJobs:
@@ -57,7 +59,8 @@ class PrefillJobs:
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._sequences: dict[Attempt, PrefillSequence] = {}
         self._cancelled: set[Attempt] = set()
-        self._tombstones = Tombstones(keep_s=60.0)
+        self._tombstones = Tombstones(_KEEP_S)
+        self._past = Tombstones(_KEEP_S)  # accepted and over: a repeat is answered like the first
         self.is_draining = False
 
     @property
@@ -68,7 +71,7 @@ class PrefillJobs:
     def accept(self, job: PrefillJob, context: SpanContext | None) -> Accepted | Rejected:
         """Answer before any work; a repeat is answered like the first."""
         attempt = (job.request_id, job.attempt)
-        if attempt not in self._tasks:
+        if attempt not in self._tasks and not self._past.has(attempt, time.monotonic()):
             reason = self._rejection(job, attempt)
             if reason is not None:
                 return Rejected(request_id=job.request_id, attempt=job.attempt, reason=reason)
@@ -145,6 +148,7 @@ class PrefillJobs:
         finally:
             del self._tasks[attempt]
             self._cancelled.discard(attempt)
+            self._past.add(attempt, time.monotonic())
             self._changed()
 
     async def _lease_compute_hand_over(self, job: PrefillJob, attempt: Attempt, span: Span) -> None:
@@ -175,14 +179,14 @@ class PrefillJobs:
             message = decode_job(sequence, self._host, self._worker_id, received_at)
             answer = await hand_over(self._bus, self._tracer, job, message, deadline)
             if isinstance(answer, Rejected):
-                raise JobEndedError("decode_rejected", f"{answer.reason} {answer.message}".strip())
+                raise JobEndedError(f"decode_{answer.reason}", answer.message)
             is_given = True
         finally:
             del self._sequences[attempt]
             span.set(names.NUM_CHUNKS, sequence.num_chunks)
             span.set(names.LEASE_NUM_BLOCKS, len(leased.blocks.block_ids))
             if is_given:
-                self._host.keeper.drop(leased.lease_id)
+                self._host.keeper.give(leased.lease_id, attempt)
             else:
                 await self._host.keeper.release(leased.lease_id, attempt, job.attempt_span)
 
@@ -195,7 +199,7 @@ class PrefillJobs:
             await sequence.progress.wait()
             sequence.progress.clear()
             if deadline.is_over:
-                sequence.error = DeadlineExceededError("first token before the deadline", 0)
+                sequence.error = JobEndedError("deadline_exceeded", "no token before the deadline")
             num_whole = sequence.num_computed_tokens // block_size * block_size
             if num_whole > num_committed and sequence.error is None:
                 await self._commit(sequence, num_committed, num_whole)

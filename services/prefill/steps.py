@@ -8,7 +8,7 @@ import structlog
 from slipstream.services.prefill.batch import Chunk, plan
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.errors import SlipstreamError
-from slipstream.shared.worker.engine import check_blocks
+from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 
 log = structlog.get_logger()
@@ -56,12 +56,12 @@ class PrefillSteps:
 
     def _compute(self, chunks: Sequence[Chunk]) -> None:
         """Run on the engine's thread."""
-        for chunk in chunks:
-            blocks = chunk.sequence.leased.blocks
-            check_blocks(self._host.arena, blocks.block_ids, blocks.generations)
-        logits = self._host.engine.forward([chunk.rows for chunk in chunks])
+        sound = [chunk for chunk in chunks if self._is_sound(chunk)]
+        if not sound:
+            return
+        logits = self._host.engine.forward([chunk.rows for chunk in sound])
         rows = iter(logits)
-        for chunk in chunks:
+        for chunk in sound:
             sequence = chunk.sequence
             if chunk.is_last:
                 try:
@@ -70,6 +70,16 @@ class PrefillSteps:
                     sequence.error = error
             sequence.num_computed_tokens += chunk.rows.num_rows
             sequence.num_chunks += 1
+
+    def _is_sound(self, chunk: Chunk) -> bool:
+        blocks = chunk.sequence.leased.blocks
+        try:
+            check_blocks(self._host.arena, blocks.block_ids, blocks.generations)
+        except StaleBlockError as error:
+            # One table that is wrong is one request that fails.
+            chunk.sequence.error = error
+            return False
+        return True
 
     def _leased_safely(self) -> list[PrefillSequence]:
         keeper = self._host.keeper

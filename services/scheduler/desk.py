@@ -18,7 +18,7 @@ from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import NoRespondersError, SlipstreamError
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.common import Phase, Rejected
-from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.reports import EndedSequence
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.logging import request_fields
@@ -29,9 +29,15 @@ log = structlog.get_logger()
 NO_WORKER_S = 10.0  # how long a request waits for a first decode worker to appear
 RETRY_AFTER_MS = 1000
 _NUM_CLOSED = 4096
+_REST_S = 0.05
 # Endings that another attempt can't change.
 _FINAL_CODES = frozenset(
     {"non_finite_logits", "kv_too_large", "kv_incompatible", "deadline_exceeded", "kv_mismatch"}
+)
+
+# A worker that is full or leaving has not failed: the request waits for its turn.
+_NOBODYS_FAULT = frozenset(
+    {"worker_no_seat", "worker_draining", "decode_no_seat", "decode_draining"}
 )
 
 
@@ -101,18 +107,20 @@ class Desk:
     async def ended(self, ended: EndedSequence, worker_id: WorkerId) -> None:
         """Take a worker's word that it let go of an attempt."""
         record = self.records.get(ended.request_id)
-        if record is None or record.attempt != ended.attempt or record.phase == "waiting":
+        if record is None or ended.attempt > record.attempt:
             return
-        is_prefill = (
-            record.placement is not None and record.placement.prefill_worker_id == worker_id
-        )
-        if ended.code is None and is_prefill:
+        if ended.was_answered:
+            # Of an older attempt: its client needs no second ending.
+            if ended.attempt == record.attempt or await self._let_go(record):
+                self._close(record, ended)
+            return
+        if record.attempt != ended.attempt or record.phase == "waiting" or record.is_leaving:
+            return
+        choice = record.placement
+        if ended.code is None and choice is not None and choice.prefill_worker_id == worker_id:
             if record.phase == "prefilling":
                 record.phase = "decoding"
                 record.num_unmentioned = 0
-            return
-        if ended.was_answered:
-            self._close(record, ended)
             return
         await self.attempt_failed(record, Refusal(ended.code or "lost", ended.message), worker_id)
 
@@ -120,7 +128,11 @@ class Desk:
         self, record: RequestRecord, refusal: Refusal, worker_id: WorkerId | None
     ) -> None:
         """Try again elsewhere where that can help and nobody sees a difference, else say so."""
-        record.num_failures += 1
+        is_known = self.records.get(record.request_id) is record
+        if not is_known or record.phase == "waiting" or record.is_leaving:
+            return  # it was told before, by another way
+        if refusal.code not in _NOBODYS_FAULT:
+            record.num_failures += 1
         if worker_id is not None:
             record.avoid.add(worker_id)
         has_shown_tokens = bool(record.token_ids) and record.request.is_streamed
@@ -134,7 +146,7 @@ class Desk:
         ):
             await self._retry(record, refusal)
             return
-        await self.fail(record, refusal)
+        await self.give_up(record, refusal)
 
     async def fail(self, record: RequestRecord, refusal: Refusal) -> None:
         """Answer a request that no worker will answer, and close it."""
@@ -144,26 +156,34 @@ class Desk:
         await self._answers.fail(record, refusal)
 
     async def give_up(self, record: RequestRecord, refusal: Refusal) -> None:
-        """End a request that should have ended: stop its workers, then answer."""
-        await self._dispatcher.cancel(record, refusal.code)
-        await self.fail(record, refusal)
+        """End a request that may still run somewhere: its workers let go, then it is answered."""
+        if not record.is_leaving and await self._let_go(record):
+            await self.fail(record, refusal)
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse what waits; running streams belong to their workers and go on."""
+        await self._refuse_waiting()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout_s)
+        await self._refuse_waiting()  # attempts that failed meanwhile
+
+    async def _refuse_waiting(self) -> None:
         for record in self.queue.records():
-            self.queue.remove(record.request_id)
             await self.fail(
                 record, Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
             )
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=timeout_s)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the loops."""
         # Any: a coroutine's send type
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task_failed", error=str(error), kind=type(error).__name__, exc_info=error)
 
     def _place(self, record: RequestRecord) -> bool:
         num_blocks = self._fleet.max_num_blocks()
@@ -202,6 +222,7 @@ class Desk:
         record.attempt += 1
         record.placement = choice
         record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
+        record.is_leaving = False
         record.num_unmentioned = 0
         record.queue_ms = record.elapsed_ms
         self._fleet.assign((choice.decode_worker_id, choice.prefill_worker_id))
@@ -225,30 +246,26 @@ class Desk:
         choice = record.placement
         assert choice is not None, "placed by the caller"
         first = choice.prefill_worker_id or choice.decode_worker_id
+        refusal: Refusal | None = None
         try:
             answer = await self._dispatcher.send(record)
         except SlipstreamError as error:
             if isinstance(error, NoRespondersError):
-                self._fleet.remove(first)
-            # It may have arrived all the same: nothing of this attempt may run on.
-            await self._dispatcher.cancel(record, "not_answered")
-            refusal: Refusal | None = Refusal(error.code, str(error))
+                self._fleet.suspect(first)
+            refusal = Refusal(error.code, str(error))
+        except Exception as error:
+            log.exception("dispatch_failed")
+            refusal = Refusal("internal_error", type(error).__name__)
         else:
-            refusal = (
-                Refusal(f"worker_{answer.reason}", answer.message)
-                if isinstance(answer, Rejected)
-                else None
-            )
-        if record.attempt != attempt or self.records.get(record.request_id) is not record:
+            if isinstance(answer, Rejected):
+                refusal = Refusal(f"worker_{answer.reason}", answer.message)
+        if record.attempt != attempt:
             return
-        if refusal is None:
-            if record.is_cancelled:
-                # The cancel may have overtaken the job on the way.
-                await self._dispatcher.cancel(record, "client")
-            return
-        if refusal.code in ("worker_no_seat", "worker_draining"):
-            record.num_failures -= 1  # nobody's fault: it waits for its turn
-        await self.attempt_failed(record, refusal, first)
+        if refusal is not None:
+            await self.attempt_failed(record, refusal, first)
+        elif record.is_cancelled:
+            # The cancel may have overtaken the job on the way.
+            await self._dispatcher.cancel(record, "client")
 
     async def _retry(self, record: RequestRecord, refusal: Refusal) -> None:
         log.info(
@@ -258,14 +275,29 @@ class Desk:
             code=refusal.code,
             message=refusal.message,
         )
-        await self._dispatcher.cancel(record, "replaced")
-        if self.records.get(record.request_id) is not record:
+        if not await self._let_go(record):
+            return
+        if record.is_cancelled:
+            await self.fail(record, Refusal("cancelled", "the request was cancelled"))
             return
         self._leave_attempt(record, refusal.code)
         record.phase = "waiting"
+        record.is_leaving = False
         self.queue.add(record, is_first=True)
         # Workers say when a seat is free; a moment's rest keeps a full one from being asked again.
-        asyncio.get_running_loop().call_later(0.05, self._placeable.set)
+        asyncio.get_running_loop().call_later(_REST_S, self._placeable.set)
+
+    async def _let_go(self, record: RequestRecord) -> bool:
+        """Take an attempt back from its workers; False when the request has its ending by then."""
+        record.is_leaving = True
+        answers = await self._dispatcher.cancel(record, REPLACED)
+        if self.records.get(record.request_id) is not record:
+            return False
+        if any(answer.was_ended_here for answer in answers):
+            # The worker has answered the client, or is about to; only its report was lost.
+            self._close(record, None)
+            return False
+        return True
 
     def _leave_attempt(self, record: RequestRecord, error: str | None) -> None:
         if record.placement is not None:

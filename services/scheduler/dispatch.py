@@ -86,7 +86,7 @@ class Dispatcher:
                 timeout_s=_CANCEL_S,
                 worker_id=worker_id,
             )
-        except SlipstreamError:
+        except (SlipstreamError, ValueError):  # an id that is no subject listens nowhere
             return None
         return answer
 
@@ -116,7 +116,10 @@ class Dispatcher:
             "attempt": record.attempt,
             "model": self._model,
             "prompt_token_ids": request.prompt_token_ids,
-            "output_token_ids": PackedInts(record.token_ids),
+            # With logprobs from the start: reports don't carry those of earlier attempts.
+            "output_token_ids": PackedInts(
+                record.token_ids if request.sampling.num_logprobs is None else ()
+            ),
             "sampling": request.sampling,
             "reply": record.reply,
             "root_span": record.root.context,

@@ -16,6 +16,7 @@ SILENT_AFTER_S = 1.2
 class _Worker:
     report: WorkerReport
     seen_at: float
+    is_suspect: bool = False  # nobody listened there; its next report clears it
 
 
 class Fleet:
@@ -35,6 +36,12 @@ class Fleet:
             return False
         self._workers[report.worker_id] = _Worker(report, now)
         return True
+
+    def suspect(self, worker_id: WorkerId) -> None:
+        """Place nothing on a worker until it reports; it counts as silent, so it is probed soon."""
+        known = self._workers.get(worker_id)
+        if known is not None:
+            known.is_suspect = True
 
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker that is gone."""
@@ -66,7 +73,7 @@ class Fleet:
         return [
             worker_id
             for worker_id, worker in self._workers.items()
-            if now - worker.seen_at > SILENT_AFTER_S
+            if worker.is_suspect or now - worker.seen_at > SILENT_AFTER_S
         ]
 
     def views(self, role: Role) -> list[WorkerView]:
@@ -81,7 +88,9 @@ class Fleet:
                 num_free_blocks=free_blocks.get(report.host_id, 0),
             )
             for report in self._reports(role)
-            if not report.is_draining and report.host_id is not None
+            if not report.is_draining
+            and report.host_id is not None
+            and not self._workers[report.worker_id].is_suspect
         ]
 
     def max_num_blocks(self) -> int | None:

@@ -19,7 +19,7 @@ from slipstream.shared.ids import new_request_id
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Resume
-from slipstream.shared.messages.jobs import ReplyTarget
+from slipstream.shared.messages.jobs import Encoding, ReplyTarget
 from slipstream.shared.model.tokenizer import Tokenizer
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import extract
@@ -53,6 +53,8 @@ class Front:
         self._model = model
         self._admission = admission
         self._answers = answers
+        self._num_admitting = 0
+        self._num_bytes_admitting = 0
 
     async def generate(self, incoming: Incoming) -> None:
         """Admit a request, or answer at once why not."""
@@ -71,9 +73,17 @@ class Front:
                 names.GEN_AI_REQUEST_MODEL: self._model,
             },
         )
-        failed = self._overload(len(incoming.payload), root)
+        num_bytes = len(incoming.payload)
+        failed = self._overload(num_bytes, root)
         if failed is None:
-            failed = await self._admit(incoming, root)
+            # Those still being tokenized count too, or a burst would all find the same room.
+            self._num_admitting += 1
+            self._num_bytes_admitting += num_bytes
+            try:
+                failed = await self._admit(incoming, root)
+            finally:
+                self._num_admitting -= 1
+                self._num_bytes_admitting -= num_bytes
         if failed is not None:
             root.end(failed.code, description=failed.message)
             log.info(
@@ -84,7 +94,7 @@ class Front:
             )
             await self._answers.refuse(incoming, failed)
 
-    async def resume(self, message: Resume) -> Failed | None:
+    async def resume(self, message: Resume, encoding: Encoding) -> Failed | None:
         """Have a stream sent again: by its decode worker, or `Accepted` while it still waits."""
         if not is_inbox(message.reply):
             return Failed(code="invalid_request", field="reply", message="reply must be an inbox")
@@ -99,15 +109,15 @@ class Front:
                 message="no such request here; ended ones are kept for a minute",
                 request_id=message.request_id,
             )
-        self.desk.run(self._forward(message, worker_id))
+        self.desk.run(self._forward(message, worker_id, encoding))
         return None
 
-    async def _forward(self, message: Resume, worker_id: str) -> None:
+    async def _forward(self, message: Resume, worker_id: str, encoding: Encoding) -> None:
         try:
             # It answers only if it can't: what can be resumed goes straight to the reader.
             await self._bus.publish(
                 DECODE.subject(worker_id=worker_id),
-                encode(message),
+                encode(message, encoding),
                 reply=message.reply,
             )
         except SlipstreamError as error:
@@ -116,7 +126,9 @@ class Front:
     def _overload(self, num_bytes: int, root: Span) -> Failed | None:
         if self.is_draining:
             code, message = "draining", "the scheduler is shutting down"
-        elif not self.desk.queue.can_add(num_bytes):
+        elif not self.desk.queue.can_add(
+            num_bytes + self._num_bytes_admitting, 1 + self._num_admitting
+        ):
             code, message = "overloaded", f"{len(self.desk.queue)} requests are waiting already"
         else:
             return None
@@ -144,6 +156,8 @@ class Front:
                 message="the request could not be read",
                 trace_id=root.context.trace_id,
             )
+        if self.is_draining:
+            return self._overload(0, root)
         await self._open(incoming, request, root)
         return None
 

@@ -28,8 +28,10 @@ class RequestRecord:
     placement: Placement | None = None
     attempt_span: Span | None = None
     is_cancelled: bool = False
+    is_leaving: bool = False  # the attempt is being taken back: what fails of it counts no more
     token_ids: list[int] = field(default_factory=list)  # known to have been emitted
     num_unmentioned: int = 0  # reports of the holder in a row that don't know it
+    unmentioned_at: float = 0.0  # when the first of them came
     queue_ms: float = 0.0
     avoid: set[WorkerId] = field(default_factory=set)  # workers that failed it
 

@@ -17,6 +17,7 @@ from slipstream.shared.bus.subjects import (
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.lifecycle import cancel_all
+from slipstream.shared.messages.codec import encoding_of
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import Cancel, Resume
 from slipstream.shared.messages.reports import WorkerReport
@@ -43,6 +44,8 @@ class SchedulerService:
         front = await open_front(self._config, self._bus, self._tracer)
         self._front = front
         await serve(self._bus, REPORT.wildcard, REPORT, self._report)
+        # Before the first request: who is not known yet can't be given one.
+        await front.watch.meet()
         await serve(self._bus, CANCEL.wildcard, CANCEL, self._cancel)
         await serve(self._bus, RESUME.wildcard, RESUME, self._resume)
         for topic in (GENERATE, GENERATE_MODEL):
@@ -70,6 +73,6 @@ class SchedulerService:
         assert self._front is not None, "as above"
         return await self._front.desk.cancel(message)
 
-    async def _resume(self, message: Resume, _incoming: Incoming) -> Any:  # Any: a reply union
+    async def _resume(self, message: Resume, incoming: Incoming) -> Any:  # Any: a reply union
         assert self._front is not None, "as above"
-        return await self._front.resume(message)
+        return await self._front.resume(message, encoding_of(incoming.payload))

@@ -185,7 +185,7 @@ def _check_number(field: str, value: float | None, low: float, high: float) -> N
     is_low = math.isfinite(value) and value < low
     raise InvalidRequestError(
         field,
-        f"{value} is out of range; it must lie in [{low:g}, {high:g}]",
+        f"{value} is out of range; it must lie in [{low}, {high}]",
         limit=low if is_low else high,
     )
 

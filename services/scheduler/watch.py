@@ -14,8 +14,16 @@ from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import DECODE, DRAFT, PREFILL
 from slipstream.shared.errors import SlipstreamError
-from slipstream.shared.ids import RequestId, WorkerId
-from slipstream.shared.messages.reports import HeldSequence, ReportRequest, WorkerReport
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.codec import decoder_of
+from slipstream.shared.messages.common import Role
+from slipstream.shared.messages.reports import (
+    HeldSequence,
+    ReportRequest,
+    WorkerRecord,
+    WorkerReport,
+)
+from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
 
@@ -23,6 +31,7 @@ TICK_S = 0.2
 _PROBE_S = 0.5
 _GRACE_S = 5.0  # absence means nothing for so long after a reconnect
 _MAX_UNMENTIONED = 3
+_MIN_UNMENTIONED_S = 1.0
 _OVERDUE_S = 2.0  # how long after the deadline the worker that holds a request may answer itself
 _TOPICS = {"prefill": PREFILL, "decode": DECODE, "draft": DRAFT}
 
@@ -39,13 +48,14 @@ class Watch:
         self._num_reconnects = num_reconnects
         self._num_known_reconnects = num_reconnects()
         self._blind_until = 0.0
+        self._decode_seen_at = 0.0  # when a decode worker was known last
         self._probing: set[WorkerId] = set()
 
     async def report(self, report: WorkerReport) -> None:
         """Take a worker's report as the truth about what it holds."""
         if not self._fleet.saw(report, time.monotonic()):
             return
-        held = {each.request_id: each for each in report.held}
+        held = {(each.request_id, each.attempt) for each in report.held}
         for each in report.held:
             self._mention(each, report.worker_id)
         for ended in report.ended:
@@ -55,10 +65,23 @@ class Watch:
             for record in list(self._desk.records.values())
             if record.holder == report.worker_id and self._is_unmentioned(record, held)
         ]
+        refusal = Refusal("lost", f"worker {report.worker_id} does not know the request")
         for record in lost:
-            refusal = Refusal("lost", f"worker {report.worker_id} does not know the request")
-            await self._desk.attempt_failed(record, refusal, report.worker_id)
+            self._desk.run(self._desk.attempt_failed(record, refusal, report.worker_id))
         self._desk.kick()
+
+    async def meet(self) -> None:
+        """Ask everyone in the registry for a full report: a new scheduler knows nobody yet."""
+        try:
+            entries = await self._bus.registry().entries()
+            records = [decoder_of(WorkerRecord).decode(entry) for entry in entries.values()]
+        except SlipstreamError as error:
+            log.warning("workers_not_met", error=str(error))
+            return
+        asks = [self._ask(each.worker_id, each.role) for each in records]
+        for outcome in await asyncio.gather(*asks, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.info("worker_not_met", error=str(outcome))
 
     async def tick_loop(self) -> None:
         """Look at the clock for ever."""
@@ -79,10 +102,12 @@ class Watch:
                 if worker_id not in self._probing:
                     self._probing.add(worker_id)
                     self._desk.run(self._probe(worker_id))
+        if self._fleet.views("decode"):
+            self._decode_seen_at = now
         for record in list(self._desk.records.values()):
-            await self._check_time(record)
+            await self._check_time(record, now - self._decode_seen_at)
 
-    async def _check_time(self, record: RequestRecord) -> None:
+    async def _check_time(self, record: RequestRecord, without_decode_s: float) -> None:
         if record.deadline.at is None:
             return
         overdue_s = time.monotonic() - record.deadline.at
@@ -90,52 +115,66 @@ class Watch:
         if overdue_s >= (0 if is_waiting else _OVERDUE_S):
             refusal = Refusal("deadline_exceeded", "the deadline passed before the answer's end")
             self._desk.run(self._desk.give_up(record, refusal))
-        elif (
-            is_waiting
-            and record.elapsed_ms > NO_WORKER_S * 1000
-            and not self._fleet.views("decode")
-        ):
+        elif is_waiting and min(without_decode_s, record.elapsed_ms / 1000) > NO_WORKER_S:
             refusal = Refusal("no_workers", "no decode worker is up", RETRY_AFTER_MS)
             await self._desk.fail(record, refusal)
 
     async def _probe(self, worker_id: WorkerId) -> None:
         """Ask a silent worker; without an answer it is dead."""
         try:
-            topic = _TOPICS.get(self._fleet.role(worker_id) or "")
-            if topic is not None:
-                report: WorkerReport = await call(
-                    self._bus, topic, ReportRequest(), timeout_s=_PROBE_S, worker_id=worker_id
-                )
-                await self.report(report)
+            if await self._ask(worker_id, self._fleet.role(worker_id)):
                 return
         except SlipstreamError as error:
             log.warning("worker_dead", dead_worker_id=worker_id, error=str(error))
         finally:
             self._probing.discard(worker_id)
-        await self._bury(worker_id)
+        self._bury(worker_id)
 
-    async def _bury(self, worker_id: WorkerId) -> None:
+    async def _ask(self, worker_id: WorkerId, role: Role | None) -> bool:
+        """Have a worker report; False for a role that can't be asked. Raises as `call`."""
+        topic = _TOPICS.get(role or "")
+        if topic is None:
+            return False
+        report: WorkerReport = await call(
+            self._bus, topic, ReportRequest(), timeout_s=_PROBE_S, worker_id=worker_id
+        )
+        await self.report(report)
+        return True
+
+    def _bury(self, worker_id: WorkerId) -> None:
+        if worker_id not in self._fleet.silent(time.monotonic()):
+            return  # it reported while we waited for its answer
         self._fleet.remove(worker_id)
+        refusal = Refusal("worker_lost", f"worker {worker_id} is gone")
         for record in list(self._desk.records.values()):
             if record.holder == worker_id:
-                refusal = Refusal("worker_lost", f"worker {worker_id} is gone")
-                await self._desk.attempt_failed(record, refusal, worker_id)
+                # Side by side: a worker that hangs keeps each cancel waiting.
+                self._desk.run(self._desk.attempt_failed(record, refusal, worker_id))
 
     def _mention(self, held: HeldSequence, worker_id: WorkerId) -> None:
         record = self._desk.records.get(held.request_id)
         if record is None or record.attempt != held.attempt or record.placement is None:
+            return
+        if record.is_leaving:
             return
         if worker_id == record.placement.decode_worker_id:
             record.phase = "decoding"
             num_known = held.next_index - len(held.token_ids)
             if num_known <= len(record.token_ids) < held.next_index:
                 record.token_ids[num_known:] = held.token_ids
-        if worker_id == record.holder:
-            record.num_unmentioned = 0
 
-    def _is_unmentioned(self, record: RequestRecord, held: dict[RequestId, HeldSequence]) -> bool:
-        """Count reports of the holder that don't know the record; some in a row mean it is lost."""
-        if record.request_id in held:
+    def _is_unmentioned(self, record: RequestRecord, held: set[Attempt]) -> bool:
+        """
+        Count reports of the holder that don't know the record; some in a row mean it is lost.
+
+        A busy worker sends many while the job is still on its way: they must span some time too.
+        """
+        if (record.request_id, record.attempt) in held:
+            record.num_unmentioned = 0
             return False
+        now = time.monotonic()
+        if record.num_unmentioned == 0:
+            record.unmentioned_at = now
         record.num_unmentioned += 1
-        return record.num_unmentioned >= _MAX_UNMENTIONED
+        is_long = now - record.unmentioned_at >= _MIN_UNMENTIONED_S
+        return record.num_unmentioned >= _MAX_UNMENTIONED and is_long

@@ -85,8 +85,8 @@ class Bus(Protocol):
         """
         Send and wait for the one answer.
 
-        Raises NoRespondersError at once when nobody listens, DeadlineExceededError when nobody
-        answers, and what `publish` raises.
+        Raises NoRespondersError at once when nobody listens, NoAnswerError when nobody answers in
+        time, and what `publish` raises.
         """
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:

@@ -15,7 +15,7 @@ from slipstream.shared.bus.bus import (
     run_handler,
     wait_for_others,
 )
-from slipstream.shared.errors import DeadlineExceededError, NoRespondersError
+from slipstream.shared.errors import DeadlineExceededError, NoAnswerError, NoRespondersError
 
 STOP_S = 2.0  # what the end of a subscription waits for its handlers
 
@@ -149,7 +149,7 @@ class MemoryBus:
             async with asyncio.timeout(timeout_s):
                 message = await answer
         except TimeoutError as error:
-            raise DeadlineExceededError(f"answer on {subject}", timeout_s) from error
+            raise NoAnswerError(f"answer on {subject}", timeout_s) from error
         finally:
             await subscription.stop()
         if message.is_no_responders:

@@ -29,6 +29,7 @@ from slipstream.shared.errors import (
     ConfigurationError,
     DeadlineExceededError,
     DisconnectedError,
+    NoAnswerError,
     NoRespondersError,
 )
 
@@ -225,7 +226,7 @@ class NatsBus:
         except _NOT_SENT as error:
             raise DisconnectedError(subject) from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
-            raise DeadlineExceededError(f"answer on {subject}", timeout_s) from error
+            raise NoAnswerError(f"answer on {subject}", timeout_s) from error
         return _incoming(message)
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:

@@ -65,8 +65,11 @@ class Arena:
         described = layout.fingerprint.encode()
         assert len(described) <= _MAX_LAYOUT_LENGTH, "the layout's name must fit the header page"
         size = _blocks_offset(num_blocks) + num_blocks * layout.block_bytes
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
+        except OSError as error:
+            raise _not_made(directory, size, error) from error
         try:
             os.posix_fallocate(descriptor, 0, size)
             header = _HEADER.pack(
@@ -75,11 +78,7 @@ class Arena:
             os.pwrite(descriptor, header + described, 0)
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise ArenaError(
-                f"the KV arena needs {size / 2**20:.0f} MiB in {directory} and can't have them "
-                f"({error.strerror}); lower --kv-memory or enlarge that file system "
-                "(in compose.yaml: the arena volume's size)"
-            ) from error
+            raise _not_made(directory, size, error) from error
         finally:
             os.close(descriptor)
         return cls.open(path, layout)
@@ -145,6 +144,14 @@ class Arena:
     def remove(self) -> None:
         """Delete the file; mappings stay valid until they are closed."""
         self.path.unlink(missing_ok=True)
+
+
+def _not_made(directory: Path, size: int, error: OSError) -> ArenaError:
+    return ArenaError(
+        f"the KV arena needs {size / 2**20:.0f} MiB in {directory} and can't have them "
+        f"({error.strerror}); lower --kv-memory or enlarge that file system "
+        "(in compose.yaml: the arena volume's size)"
+    )
 
 
 def _blocks_offset(num_blocks: int) -> int:

@@ -163,6 +163,11 @@ class Completion(Message, frozen=True, tag="completion"):
     trace_id: str | None = None
 
 
+# The reason of a cancel between services whose sender goes on with the request, or answers the
+# client itself: the worker lets go without an ending of its own.
+REPLACED = "replaced"
+
+
 class Cancel(Message, frozen=True, tag="cancel"):
     """End a request, whatever its phase. Idempotent. `attempt` is set between services only."""
 

@@ -25,13 +25,18 @@ from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
 
-_RELEASE_TRIES = 5
+# Together about a minute: a release that never arrives leaves blocks in quarantine until this
+# process ends.
+_RELEASE_TRIES = 30
+_MAX_RELEASE_WAIT_S = 2.0
 
 
 class _Held(msgspec.Struct):
     expires_at: float
     grown_ids: list[int]
     grown_generations: list[int]
+    is_lost: bool = False  # kept for the blocks that grew in: its release gives them back
+    given: tuple[Attempt, float] | None = None  # handed over, and when
 
 
 class LeaseKeeper:
@@ -61,9 +66,16 @@ class LeaseKeeper:
         """Keep a lease that was granted by a message sent at `asked_at` (monotonic seconds)."""
         self._held[lease_id] = _Held(asked_at + self._lease_s, [], [])
 
-    def drop(self, lease_id: LeaseId) -> None:
-        """Forget a lease: somebody else holds it now."""
-        self._held.pop(lease_id, None)
+    def give(self, lease_id: LeaseId, attempt: Attempt) -> None:
+        """
+        Note that another worker was told to adopt a lease.
+
+        It may die before it does. Then the lease is still ours, nobody would ever prove that it
+        isn't written any more, and a later renewal, which shows it, gives it back.
+        """
+        held = self._held.get(lease_id)
+        if held is not None:
+            held.given = (attempt, time.monotonic())
 
     def grow(self, lease_id: LeaseId, block_ids: Sequence[int], generations: Sequence[int]) -> None:
         """Note blocks that entered the sequence from this worker's grant."""
@@ -74,7 +86,9 @@ class LeaseKeeper:
     def is_safe(self, lease_id: LeaseId, margin_s: float) -> bool:
         """Tell whether a lease will surely last for another `margin_s`."""
         held = self._held.get(lease_id)
-        return held is not None and held.expires_at - time.monotonic() > margin_s
+        if held is None or held.is_lost:
+            return False
+        return held.expires_at - time.monotonic() > margin_s
 
     async def release(
         self, lease_id: LeaseId, attempt: Attempt, context: SpanContext | None = None
@@ -100,7 +114,7 @@ class LeaseKeeper:
                 await call_kv(self._bus, self._host_id, message, headers=headers)
             except SlipstreamError as error:
                 log.warning("release_unanswered", lease_id=lease_id, error=str(error))
-                await asyncio.sleep(0.1 * 2**number)
+                await asyncio.sleep(min(0.1 * 2**number, _MAX_RELEASE_WAIT_S))
             else:
                 return True
         return False
@@ -114,7 +128,11 @@ class LeaseKeeper:
 
     async def renew(self) -> None:
         """Renew all leases in one message."""
-        sent = {lease_id: (held, len(held.grown_ids)) for lease_id, held in self._held.items()}
+        sent = {
+            lease_id: (held, len(held.grown_ids))
+            for lease_id, held in self._held.items()
+            if not held.is_lost
+        }
         message = Renew(
             worker_id=self._worker_id,
             worker_epoch=self._epoch,
@@ -132,12 +150,29 @@ class LeaseKeeper:
         if isinstance(answer, KvRefused):
             log.warning("renewal_refused", reason=answer.reason)
             return
+        lost = set(answer.lost)
         for lease_id, (held, num_grown) in sent.items():
+            if lease_id in lost:
+                self._lose(lease_id, held)
+                continue
             held.expires_at = asked_at + answer.lease_ms / 1000
             del held.grown_ids[:num_grown], held.grown_generations[:num_grown]
-            if lease_id in answer.lost and self._held.pop(lease_id, None) is not None:
-                log.warning("lease_lost", lease_id=lease_id)
-                self._on_lost(lease_id)
+        await self._take_back(asked_at)
+
+    def _lose(self, lease_id: LeaseId, held: _Held) -> None:
+        if held.given is not None:
+            self._held.pop(lease_id, None)  # adopted, as it should be
+        elif self._held.get(lease_id) is held:
+            held.is_lost = True
+            log.warning("lease_lost", lease_id=lease_id)
+            self._on_lost(lease_id)
+
+    async def _take_back(self, now: float) -> None:
+        """Release what was handed over long ago and never adopted."""
+        for lease_id, held in list(self._held.items()):
+            if held.given is not None and now - held.given[1] > self._lease_s / 3:
+                log.warning("lease_never_adopted", lease_id=lease_id)
+                await self.release(lease_id, held.given[0])
 
 
 def _grown(held: _Held) -> Blocks:

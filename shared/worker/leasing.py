@@ -1,19 +1,24 @@
 """Get the blocks of a sequence from the host's KV manager, waiting while there are too few."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
+import structlog
+
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call_kv
-from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.jobs import SequenceJob
-from slipstream.shared.messages.kv import KvRefused, Lease, Leased
+from slipstream.shared.messages.kv import KvRefused, Lease, Leased, Release
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.host import WorkerHost
+
+log = structlog.get_logger()
 
 _FIRST_WAIT_S = 0.01
 _MAX_WAIT_S = 0.2
@@ -54,6 +59,29 @@ async def lease_blocks(
         cache_salt=job.cache_salt,
         adapter=job.adapter,
     )
+    try:
+        asked_at, leased = await _ask(bus, host, message, job, deadline, is_cancelled)
+    except SlipstreamError:
+        # A lease whose answer was lost would be renewed by nobody. Unasked it costs nothing.
+        release = Release(
+            request_id=job.request_id, attempt=job.attempt, worker_id=message.worker_id
+        )
+        with contextlib.suppress(SlipstreamError):
+            await call_kv(bus, host.host_id, release)
+        raise
+    host.keeper.hold(leased.lease_id, asked_at)
+    return leased
+
+
+async def _ask(
+    bus: Bus,
+    host: WorkerHost,
+    message: Lease,
+    job: SequenceJob,
+    deadline: Deadline,
+    is_cancelled: Callable[[], bool],
+) -> tuple[float, Leased]:
+    """Ask until there are blocks; return also when the answered question was asked."""
     wait_s = _FIRST_WAIT_S
     headers: dict[str, str] | None = inject(job.attempt_span)
     while True:
@@ -62,10 +90,14 @@ async def lease_blocks(
         if deadline.is_over:
             raise JobEndedError("deadline_exceeded", "no KV blocks before the deadline")
         asked_at = time.monotonic()
-        answer: Leased | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
+        try:
+            answer: Leased | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
+        except DeadlineExceededError as error:
+            # Asking again is harmless: a repeat is answered like the first.
+            log.warning("lease_unanswered", request_id=job.request_id, error=str(error))
+            continue
         if isinstance(answer, Leased):
-            host.keeper.hold(answer.lease_id, asked_at)
-            return answer
+            return asked_at, answer
         if answer.reason != "no_blocks":
             raise JobEndedError(f"kv_{answer.reason}", answer.message)
         headers = None  # one span for the first try is enough

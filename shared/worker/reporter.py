@@ -11,6 +11,7 @@ import structlog
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.subjects import REPORT
 from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
 from slipstream.shared.worker.report_book import ReportBook
@@ -51,10 +52,7 @@ class Reporter:
 
     async def stop(self) -> None:
         """Say the last word, then leave the registry."""
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await cancel_all(self._tasks)
         with contextlib.suppress(SlipstreamError):
             await self.publish(is_full=True)
         with contextlib.suppress(SlipstreamError):

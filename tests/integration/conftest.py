@@ -2,14 +2,22 @@
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.memory_bus import MemoryBroker, MemoryBus
 from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.model.store import resolve_model
+from slipstream.shared.model.tokenizer import Tokenizer
+
+from .service_stack import ALL, Client, ServiceStack
+from .worker_pair import Hosted
 
 Connect = Callable[[], Awaitable[Bus]]
+Start = Callable[..., Awaitable[ServiceStack]]
 
 
 @pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.nats)])
@@ -38,3 +46,50 @@ async def bus(connect: Connect) -> Bus:
 def subject() -> str:
     """A subject that no other test uses."""
     return f"test.{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+async def start(nats_server: Any, tmp_path: Path) -> AsyncIterator[Start]:
+    """A function that starts services, all of them unless some are named."""
+    stacks = []
+
+    async def make(*roles: str, **settings: dict[str, Any]) -> ServiceStack:
+        stacks.append(ServiceStack(nats_server.url, tmp_path, **settings))
+        return await stacks[-1].start(*(roles or ALL))
+
+    yield make
+    for stack in stacks:
+        await stack.stop()
+
+
+@pytest.fixture
+def client(nats_bus: NatsBus) -> Client:
+    return Client(nats_bus)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    cache_dir = tmp_path_factory.mktemp("cache")
+    return Tokenizer(resolve_model("fake", cache_dir, report=lambda _line: None))
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+async def hosted(
+    nats_server: Any,
+    nats_bus: NatsBus,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Hosted]:
+    monkeypatch.setattr("slipstream.shared.worker.report_book.NUM_REPEATS", 1000)
+    stack = ServiceStack(nats_server.url, tmp_path, **settings)
+    await stack.start("kv", "prefill", "decode")
+    made = Hosted(stack, nats_bus)
+    await nats_bus.subscribe(made.inbox, made.take)
+    yield made
+    await stack.stop()

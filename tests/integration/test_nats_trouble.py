@@ -37,7 +37,7 @@ def quick_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110 # nobody sets an event for it
+        while not is_so():  # nobody sets an event for it
             await asyncio.sleep(0.01)
 
 

@@ -1,6 +1,7 @@
 """The life of a process: heartbeat, signals, failure, and an end with its supervisor."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -275,3 +276,22 @@ def test_process_without_a_supervisor_lives_on(start: Start) -> None:
     said, _ = process.communicate(timeout=10)
 
     assert (0, "alive\n") == (process.returncode, said)
+
+
+async def test_a_task_that_swallows_its_cancel_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `asyncio.wait_for` may in Python 3.11, when its result comes at the same moment."""
+
+    async def stubborn() -> None:
+        for _ in range(3):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(100)
+        await asyncio.sleep(100)
+
+    monkeypatch.setattr(lifecycle, "CANCEL_AGAIN_S", 0.01)
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await lifecycle.cancel_all([task])
+
+    assert task.cancelled()

@@ -71,7 +71,7 @@ def test_joined_pieces_are_the_text_decoded_at_once(
     fake_tokenizer: Tokenizer,
     prompt: list[int],
     output: list[int],
-    skip: bool,  # noqa: FBT001 - drawn by hypothesis
+    skip: bool,
 ) -> None:
     """Any tokens, invalid and unknown ones too, after a prompt that ends with a character."""
     prompt = [*prompt, *fake_tokenizer.encode("x")]

@@ -16,7 +16,7 @@ SPAN_ID = "b7ad6b7169203331"
 
 
 @pytest.mark.parametrize("is_sampled", [True, False])
-def test_context_survives_the_headers(is_sampled: bool) -> None:  # noqa: FBT001
+def test_context_survives_the_headers(is_sampled: bool) -> None:
     context = SpanContext(TRACE_ID, SPAN_ID, is_sampled, trace_state="vendor=1,other=2")
 
     assert context == extract(inject(context))
@@ -32,7 +32,7 @@ def test_headers_are_lower_case_and_without_empty_ones() -> None:
     ("flags", "is_sampled"),
     [("00", False), ("01", True), ("02", False), ("03", True), ("ff", True)],
 )
-def test_bit_0_of_the_flags_alone_says_sampled(flags: str, is_sampled: bool) -> None:  # noqa: FBT001
+def test_bit_0_of_the_flags_alone_says_sampled(flags: str, is_sampled: bool) -> None:
     context = extract({"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-{flags}"})
 
     assert context is not None

@@ -1,0 +1,33 @@
+"""Prompt lookup against a plain search through all that was said."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.services.draft.ngram import NgramIndex
+
+
+def search(token_ids: list[int], min_ngram: int, max_ngram: int, max_num_tokens: int) -> list[int]:
+    """Return what followed the longest suffix that occurred before, at its latest place."""
+    for size in range(max_ngram, min_ngram - 1, -1):
+        suffix = token_ids[-size:]
+        for end in range(len(token_ids) - 1, size - 1, -1):
+            if len(token_ids) >= size and token_ids[end - size : end] == suffix:
+                return token_ids[end : end + max_num_tokens]
+    return []
+
+
+@given(
+    token_ids=st.lists(st.integers(0, 2), max_size=60),
+    sizes=st.sampled_from([(1, 1), (1, 3), (2, 4), (3, 3)]),
+    max_num_tokens=st.integers(1, 6),
+    cut=st.integers(0, 60),
+)
+def test_proposals_are_those_of_a_plain_search(
+    token_ids: list[int], sizes: tuple[int, int], max_num_tokens: int, cut: int
+) -> None:
+    index = NgramIndex(*sizes)
+    index.extend(token_ids[:cut])
+    index.extend(token_ids[cut:])
+
+    assert search(token_ids, *sizes, max_num_tokens) == index.propose(max_num_tokens)
+    assert len(token_ids) == index.num_tokens

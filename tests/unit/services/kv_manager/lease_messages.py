@@ -1,0 +1,115 @@
+"""The lease book's messages in short."""
+
+from array import array
+
+from slipstream.services.kv_manager.leases import Holder, LeaseBook
+from slipstream.services.kv_manager.pool import BlockPool, BlockState
+from slipstream.shared.ids import LeaseId, RequestId, WorkerId
+from slipstream.shared.messages.kv import (
+    Adopt,
+    Adopted,
+    Blocks,
+    Commit,
+    Committed,
+    Grant,
+    KvRefused,
+    Lease,
+    Leased,
+    LeaseRenewal,
+    Release,
+    Renew,
+)
+
+LEASE_S = 30.0
+BLOCK_SIZE = 4
+A, B = (WorkerId("a"), 1), (WorkerId("b"), 1)
+
+
+def make_book(num_blocks: int = 8) -> LeaseBook:
+    book = LeaseBook(BlockPool(num_blocks, array("I", [0] * (num_blocks + 1))), BLOCK_SIZE, LEASE_S)
+    for worker_id, epoch in (A, B):
+        book.worker_joined(worker_id, epoch)
+    return book
+
+
+def lease(
+    book: LeaseBook, num_blocks: int = 2, holder: Holder = A, request: str = "r", now: float = 0
+) -> Leased | KvRefused:
+    message = Lease(
+        request_id=RequestId(request),
+        attempt=1,
+        worker_id=holder[0],
+        worker_epoch=holder[1],
+        num_blocks=num_blocks,
+        layout="",
+    )
+    return book.lease(message, now)
+
+
+def leased(book: LeaseBook, num_blocks: int = 2, holder: Holder = A, request: str = "r") -> Leased:
+    answer = lease(book, num_blocks, holder, request)
+    assert isinstance(answer, Leased)
+    return answer
+
+
+def adopt(
+    book: LeaseBook, lease_id: LeaseId, now: float = 0, to: Holder = B
+) -> Adopted | KvRefused:
+    message = Adopt(
+        request_id=RequestId("r"),
+        attempt=1,
+        lease_id=lease_id,
+        from_worker_id=A[0],
+        to_worker_id=to[0],
+        to_worker_epoch=to[1],
+    )
+    return book.adopt(message, now)
+
+
+def commit(book: LeaseBook, lease_id: LeaseId, num_tokens: int) -> Committed | KvRefused:
+    message = Commit(
+        request_id=RequestId("r"),
+        attempt=1,
+        lease_id=lease_id,
+        worker_id=A[0],
+        num_tokens=num_tokens,
+    )
+    return book.commit(message)
+
+
+def release(
+    book: LeaseBook,
+    lease_id: LeaseId | None,
+    holder: Holder = A,
+    grown: Blocks | None = None,
+    request: str = "r",
+) -> bool:
+    message = Release(
+        request_id=RequestId(request),
+        attempt=1,
+        lease_id=lease_id,
+        worker_id=holder[0],
+        grown=grown or Blocks(),
+    )
+    return book.release(message, 0).was_held
+
+
+def grant(book: LeaseBook, num_blocks: int, holder: Holder = B) -> Blocks:
+    message = Grant(worker_id=holder[0], worker_epoch=holder[1], num_blocks=num_blocks)
+    return book.grant(message).blocks
+
+
+def renew(
+    book: LeaseBook, lease_id: LeaseId, holder: Holder, grown: Blocks | None = None, now: float = 0
+) -> list[LeaseId]:
+    renewal = LeaseRenewal(lease_id=lease_id, grown=grown or Blocks())
+    message = Renew(worker_id=holder[0], worker_epoch=holder[1], renewals=[renewal])
+    return book.renew(message, now).lost
+
+
+def reason(answer: object) -> str | None:
+    return answer.reason if isinstance(answer, KvRefused) else None
+
+
+def count(book: LeaseBook, state: BlockState) -> int:
+    return book.pool.counts()[state]

@@ -1,0 +1,20 @@
+"""A scheduler whose waits are short."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from slipstream.services.scheduler import dispatch as dispatch_module
+from slipstream.services.scheduler import watch as watch_module
+
+from .scheduler_office import Office
+
+
+@pytest.fixture
+async def office(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    monkeypatch.setattr(dispatch_module, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(dispatch_module, "_CANCEL_S", 0.05)
+    monkeypatch.setattr(watch_module, "_PROBE_S", 0.05)
+    made = await Office().open()
+    yield made
+    await made.close()

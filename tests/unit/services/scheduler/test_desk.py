@@ -1,0 +1,210 @@
+"""A request from arrival to its one ending, whatever its workers say."""
+
+import asyncio
+
+import pytest
+
+from slipstream.services.scheduler.answers import Refusal
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.common import Rejected, Usage
+from slipstream.shared.messages.generate import REPLACED
+from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
+from slipstream.shared.messages.packed import PackedInts
+
+from .scheduler_office import FINISHED, Office, R, running
+from .scheduler_samples import ended, held, make_record, until
+
+USAGE = Usage(num_prompt_tokens=3, num_output_tokens=1)
+
+
+async def test_a_remote_request_goes_through_both_workers(office: Office) -> None:
+    decode = await office.worker("d")
+    prefill = await office.worker("p", "prefill")
+    record = make_record()
+    office.desk.open(record)
+    await until(lambda: prefill.jobs)
+    job = prefill.jobs[0]
+    assert isinstance(job, PrefillJob)
+    assert ("d", "h", 1, "remote") == (
+        job.decode_worker_id,
+        job.decode_host_id,
+        job.attempt,
+        job.route,
+    )
+    assert "prefilling" == record.phase
+    await office.report(prefill, ended=[ended()])
+    assert ("decoding", "d") == (record.phase, record.holder)
+    await office.report(decode, ended=[ended(**FINISHED, usage=USAGE)])
+
+    office.assert_empty()
+    assert [] == office.answers, "the decode worker has answered"
+    assert "d" == office.desk.last_holder(R)
+
+
+async def test_a_local_request_goes_to_the_decode_worker(office: Office) -> None:
+    decode = await office.worker("d")
+    office.desk.open(make_record())
+    await until(lambda: decode.jobs)
+
+    assert isinstance(decode.jobs[0], DecodeJob)
+    assert ("local", "no_prefill_worker") == (decode.jobs[0].route, decode.jobs[0].route_reason)
+
+
+async def test_seats_bound_what_is_placed(office: Office) -> None:
+    decode = await office.worker("d", num_seats=2)
+    for name in ("r1", "r2", "r3"):
+        office.desk.open(make_record(name))
+    await until(lambda: len(decode.jobs) == 2)
+    await asyncio.sleep(0.01)
+    assert (2, 1) == (len(decode.jobs), len(office.desk.queue))
+    await office.report(decode, num_seats=2, ended=[ended("r1", **FINISHED)])
+
+    await until(lambda: len(decode.jobs) == 3)
+
+
+@pytest.mark.parametrize("trouble", ["gone", "silent", "wrong_model", "no_seat"])
+async def test_a_worker_that_does_not_take_the_job_costs_an_attempt_elsewhere(
+    office: Office, trouble: str
+) -> None:
+    first = await office.worker("a")
+    if trouble == "gone":
+        await first.die()
+    first.is_silent = trouble == "silent"
+    if trouble in ("wrong_model", "no_seat"):
+        first.answer_job = Rejected(request_id=R, attempt=1, reason=trouble)  # type: ignore[arg-type]
+    second = await office.worker("b")
+    record = make_record()
+    office.desk.open(record)
+    await until(lambda: second.jobs)
+
+    assert (2, int(trouble != "no_seat")) == (second.jobs[0].attempt, record.num_failures)
+    if trouble != "gone":
+        assert [(1, REPLACED)] == [(each.attempt, each.reason) for each in first.cancels]
+    assert [] == office.answers
+    assert {WorkerId("b"): 1} == office.fleet._assigned
+
+
+async def test_a_lost_answer_is_asked_for_again_under_the_same_attempt(office: Office) -> None:
+    decode = await office.worker("d")
+    decode.is_silent = True
+    office.desk.open(make_record())
+    await until(lambda: len(decode.jobs) == 2)
+    decode.is_silent = False
+    await until(lambda: len(decode.jobs) == 3)
+
+    assert [1, 1, 1] == [job.attempt for job in decode.jobs]
+    assert [] == decode.cancels
+
+
+async def test_attempts_are_limited(office: Office) -> None:
+    decode = await office.worker("d")
+    decode.answer_job = Rejected(request_id=R, attempt=1, reason="invalid", message="why")
+    office.desk.open(make_record())
+    await until(lambda: office.codes)
+
+    assert ["worker_invalid"] == office.codes
+    assert [1, 2, 3] == [job.attempt for job in decode.jobs]
+    office.assert_empty()
+
+
+async def test_a_full_worker_is_asked_until_it_has_a_seat(office: Office) -> None:
+    decode = await office.worker("d")
+    decode.answer_job = Rejected(request_id=R, attempt=1, reason="no_seat")
+    record = make_record()
+    office.desk.open(record)
+    await until(lambda: len(decode.jobs) > 4)
+    decode.answer_job = None
+    await until(lambda: record.phase == "decoding" and not record.is_leaving)
+
+    assert 0 == record.num_failures
+
+
+@pytest.mark.parametrize(
+    ("code", "is_final"),
+    [
+        ("lease_lost", False),
+        ("kv_expired", False),
+        ("no_answer", False),
+        ("decode_no_seat", False),
+        ("internal_error", False),
+        ("kv_mismatch", True),
+        ("deadline_exceeded", True),
+        ("non_finite_logits", True),
+        ("kv_too_large", True),
+    ],
+)
+async def test_an_attempt_that_failed_unanswered_is_tried_again_where_that_can_help(
+    office: Office, code: str, is_final: bool
+) -> None:
+    record, decode = await running(office)
+    await office.report(decode, ended=[ended(code=code, message="why")])
+    if is_final:
+        await office.bus.flush()
+        assert [code] == office.codes
+        office.assert_empty()
+    else:
+        await until(lambda: len(decode.jobs) == 2)
+        assert 2 == decode.jobs[1].attempt
+        assert record.attempt == 2
+        assert [] == office.codes
+
+
+async def test_endings_that_are_repeated_or_contradict_each_other_count_once(
+    office: Office,
+) -> None:
+    record, decode = await running(office)
+    await asyncio.gather(
+        office.report(decode, ended=[ended(code="lease_lost")]),
+        office.report(decode, ended=[ended(code="lease_lost")]),
+        office.desk.attempt_failed(record, Refusal("worker_lost", ""), WorkerId("d")),
+    )
+    await until(lambda: len(decode.jobs) == 2)
+    await office.report(decode, held=[held(attempt=2)], ended=[ended(code="lease_lost")])
+
+    assert (1, 2) == (record.num_failures, record.attempt)
+    await office.report(decode, ended=[ended(attempt=2, **FINISHED)])
+    await office.report(decode, ended=[ended(attempt=2, **FINISHED)])
+    office.assert_empty()
+
+
+async def test_a_stream_whose_tokens_were_seen_is_not_begun_again(office: Office) -> None:
+    record, decode = await running(office)
+    await office.report(decode, held=[held(next_index=2, token_ids=PackedInts([5, 6]))])
+    assert [5, 6] == record.token_ids
+    await office.report(decode, ended=[ended(code="lease_lost")])
+    await office.bus.flush()
+
+    assert ["lease_lost"] == office.codes
+    assert [REPLACED] == [each.reason for each in decode.cancels]
+    office.assert_empty()
+
+
+async def test_a_plain_request_goes_on_from_the_tokens_that_are_known(office: Office) -> None:
+    _, decode = await running(office, is_streamed=False)
+    await office.report(decode, held=[held(next_index=2, token_ids=PackedInts([5, 6]))])
+    await office.report(decode, held=[held(next_index=3, token_ids=PackedInts([7]))])
+    await office.report(decode, held=[held(next_index=9, token_ids=PackedInts([1]))])
+    await office.report(decode, ended=[ended(code="lease_lost")])
+    await until(lambda: len(decode.jobs) == 2)
+
+    assert [5, 6, 7] == list(decode.jobs[1].output_token_ids), "nothing behind a gap"
+
+
+async def test_reports_of_an_older_attempt_change_nothing(office: Office) -> None:
+    record, decode = await running(office)
+    await office.report(decode, ended=[ended(code="lease_lost")])
+    await until(lambda: len(decode.jobs) == 2)
+    await office.report(decode, held=[held(attempt=1, next_index=1, token_ids=PackedInts([9]))])
+    await office.report(decode, ended=[ended(attempt=1, code="late")])
+
+    assert ([], 2, []) == (record.token_ids, record.attempt, office.codes)
+
+
+async def test_an_answer_by_an_older_attempt_ends_the_newer_one(office: Office) -> None:
+    _, decode = await running(office)
+    await office.report(decode, ended=[ended(code="lease_lost")])
+    await until(lambda: len(decode.jobs) == 2)
+    await office.report(decode, ended=[ended(attempt=1, **FINISHED)])
+
+    assert 2 == decode.cancels[-1].attempt
+    office.assert_empty()

@@ -1,0 +1,134 @@
+"""Getting blocks: wait while they are short, give up for a reason, leave nothing unowned."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slipstream.shared.bus.bus import Incoming
+from slipstream.shared.bus.endpoint import call_kv, serve
+from slipstream.shared.bus.memory_bus import MemoryBus
+from slipstream.shared.bus.subjects import KV, MANAGER_VERBS
+from slipstream.shared.ids import HostId, LeaseId, RequestId, WorkerId
+from slipstream.shared.kv.layout import KvLayout
+from slipstream.shared.messages.jobs import DecodeJob, ReplyTarget
+from slipstream.shared.messages.kv import Blocks, KvRefused, Lease, Leased, Release, Released
+from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.messages.sampling import SamplingParameters
+from slipstream.shared.telemetry.context import SpanContext
+from slipstream.shared.worker import leasing
+from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
+
+SPAN = SpanContext("1" * 32, "1" * 16)
+JOB = DecodeJob(
+    request_id=RequestId("r"),
+    attempt=2,
+    model="fake",
+    prompt_token_ids=PackedInts([1] * 40),
+    output_token_ids=PackedInts([2]),
+    sampling=SamplingParameters(seed=1),
+    reply=ReplyTarget("_INBOX.x"),
+    root_span=SPAN,
+    attempt_span=SPAN,
+)
+GRANTED = Leased(lease_id=LeaseId("l"), blocks=Blocks(PackedInts([1])), lease_ms=1000)
+SHORT = KvRefused(reason="no_blocks")
+
+
+class Manager:
+    """Answers leases one by one as told; None is no answer."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.heard: list[Any] = []
+        self.asked = asyncio.Event()
+
+    async def answer(self, message: Any, _incoming: Incoming) -> Any:
+        self.heard.append(message)
+        self.asked.set()
+        if isinstance(message, Release):
+            return Released()
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+async def lease(
+    manager: Manager, deadline_ms: int | None = None, *, is_cancelled: Any = lambda: False
+) -> tuple[Leased, list[LeaseId]]:
+    bus, host_id = MemoryBus(), HostId("h")
+    for verb in MANAGER_VERBS:
+        await serve(bus, KV.subject(host_id=host_id, verb=verb), KV, manager.answer)
+    held: list[LeaseId] = []
+    host: Any = SimpleNamespace(
+        host_id=host_id,
+        model=SimpleNamespace(layout=KvLayout(1, 1, 2, kind="fake")),
+        keeper=SimpleNamespace(hold=lambda lease_id, _asked_at: held.append(lease_id)),
+    )
+    worker = (WorkerId("w"), 7)
+    deadline = Deadline.from_ms(deadline_ms)
+    return await lease_blocks(bus, host, worker, JOB, deadline, is_cancelled), held
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call(bus: Any, host_id: HostId, message: Any, **_: Any) -> Any:
+        return await call_kv(bus, host_id, message, timeout_s=0.05)
+
+    monkeypatch.setattr(leasing, "call_kv", call)
+
+
+async def test_blocks_for_prompt_and_earlier_output_are_asked_for_and_kept() -> None:
+    manager = Manager(GRANTED)
+    leased, held = await lease(manager)
+
+    assert (GRANTED, [LeaseId("l")]) == (leased, held)
+    (asked,) = manager.heard
+    assert (2, 2, 7) == (asked.num_blocks, asked.attempt, asked.worker_epoch)
+    assert [*[1] * 40, 2] == list(asked.token_ids)
+
+
+async def test_it_waits_while_blocks_are_short() -> None:
+    manager = Manager(SHORT, SHORT, GRANTED)
+
+    assert GRANTED == (await lease(manager))[0]
+    assert 3 == len(manager.heard)
+
+
+async def test_a_lost_answer_is_asked_for_again() -> None:
+    assert GRANTED == (await lease(Manager(None, GRANTED)))[0]
+
+
+async def test_a_cancel_ends_the_wait() -> None:
+    manager = Manager(SHORT)
+    with pytest.raises(JobEndedError) as caught:
+        await lease(manager, is_cancelled=manager.asked.is_set)
+
+    assert "cancelled" == caught.value.code
+
+
+async def test_the_deadline_ends_the_wait() -> None:
+    with pytest.raises(JobEndedError) as caught:
+        await lease(Manager(SHORT), 50)
+
+    assert "deadline_exceeded" == caught.value.code
+
+
+@pytest.mark.parametrize("reason", ["too_large", "cancelled", "incompatible", "not_holder"])
+async def test_what_waiting_cannot_mend_ends_it_at_once(reason: Any) -> None:
+    manager = Manager(KvRefused(reason=reason))
+    with pytest.raises(JobEndedError) as caught:
+        await lease(manager)
+
+    assert f"kv_{reason}" == caught.value.code
+    assert 1 == sum(isinstance(each, Lease) for each in manager.heard)
+
+
+async def test_a_lease_that_may_have_been_granted_unheard_is_released() -> None:
+    manager = Manager(None)
+    with pytest.raises(JobEndedError):
+        await lease(manager, is_cancelled=manager.asked.is_set)
+
+    last = manager.heard[-1]
+    assert isinstance(last, Release)
+    assert (None, "w", "r", 2) == (last.lease_id, last.worker_id, last.request_id, last.attempt)
