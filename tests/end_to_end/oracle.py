@@ -1,0 +1,119 @@
+"""What transformers says: the tokens that ours must equal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from . import prompts
+
+NUM_TOKENS = 48
+# Two logits so close are a tie: sums in another order may turn it.
+TIE = 1e-4
+_TOGETHER = 512  # tokens, the padding among them
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """A greedy continuation, with the runner-up of each position and how close it came."""
+
+    token_ids: list[int]
+    second_ids: list[int]
+    gaps: list[float]
+
+
+class Oracle:
+    """Greedy `generate` in float32, past every end of text, once a prompt."""
+
+    def __init__(self, model_dir: Path) -> None:
+        # Any: transformers' own types are too wide to be checked.
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        self._model.generation_config.eos_token_id = None
+        self._known: dict[tuple[int, ...], Greedy] = {}
+
+    def make_prompts(self) -> list[prompts.Prompt]:
+        """Return the prompts, cut with transformers' own tokenizer."""
+        return prompts.make_prompts(self._encode, self._tokenizer.decode)
+
+    def token_ids(self, prompt: prompts.Prompt) -> list[int]:
+        """Return a prompt's tokens as transformers makes them."""
+        if prompt.messages is None:
+            return self._encode(prompt.text or "")
+        ids: list[int] = self._tokenizer.apply_chat_template(
+            prompt.messages, add_generation_prompt=True, return_dict=False
+        )
+        return ids
+
+    def prepare(self, chosen: Sequence[prompts.Prompt]) -> None:
+        """Continue prompts of like length together, which takes a fraction of the time."""
+        wanted = [self.token_ids(prompt) for prompt in chosen]
+        wanted = sorted((ids for ids in wanted if tuple(ids) not in self._known), key=len)
+        while wanted:
+            fitting = [n for n in range(1, len(wanted) + 1) if n * len(wanted[n - 1]) <= _TOGETHER]
+            num_together = max(fitting, default=1)
+            self._greedy(wanted[:num_together])
+            wanted = wanted[num_together:]
+
+    def check(self, prompt: prompts.Prompt, ours: list[int]) -> int:
+        """
+        Compare our tokens with the oracle's; return how many ties were decided our way.
+
+        At a tie either token counts, and the comparison goes on from there with ours.
+        """
+        prompt_ids = self.token_ids(prompt)
+        assert len(ours) == NUM_TOKENS, f"{prompt.name}: {len(ours)} tokens"
+        num_equal, num_ties = 0, 0
+        while True:
+            context = [*prompt_ids, *ours[:num_equal]]
+            if tuple(context) not in self._known:
+                self._greedy([context])
+            theirs = self._known[tuple(context)]
+            rest = ours[num_equal:]
+            at = _first_difference(rest, theirs.token_ids)
+            if at is None:
+                return num_ties
+            is_tie = theirs.gaps[at] <= TIE and rest[at] == theirs.second_ids[at]
+            assert is_tie, (
+                f"{prompt.name} ({len(prompt_ids)} tokens): token {num_equal + at} is {rest[at]}, "
+                f"transformers says {theirs.token_ids[at]} (ahead by {theirs.gaps[at]:.2g})"
+            )
+            num_ties += 1
+            num_equal += at + 1
+
+    def _encode(self, text: str) -> list[int]:
+        # Not cut, and without the warning that a text is longer than the context.
+        ids: list[int] = self._tokenizer(text, verbose=False).input_ids
+        return ids
+
+    @torch.inference_mode()
+    def _greedy(self, contexts: Sequence[Sequence[int]]) -> None:
+        """Continue each context; the shorter ones are padded in front, and masked there."""
+        # One thread: several of them wait for one another by spinning, and the stack needs a core.
+        torch.set_num_threads(1)
+        width = max(map(len, contexts))
+        padded = [[*[0] * (width - len(each)), *each] for each in contexts]
+        mask = [[*[0] * (width - len(each)), *[1] * len(each)] for each in contexts]
+        found = self._model.generate(
+            torch.tensor(padded),
+            attention_mask=torch.tensor(mask),
+            max_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        best = torch.stack(found.logits, 1).topk(2)
+        for row, context in enumerate(contexts):
+            self._known[tuple(context)] = Greedy(
+                token_ids=found.sequences[row, width:].tolist(),
+                second_ids=best.indices[row, :, 1].tolist(),
+                gaps=(best.values[row, :, 0] - best.values[row, :, 1]).tolist(),
+            )
+
+
+def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
+    pairs = zip(ours, theirs, strict=False)
+    return next((i for i, (mine, other) in enumerate(pairs) if mine != other), None)

@@ -1,0 +1,281 @@
+"""Processes are really apart: killing one leaves the others up, and every block comes back."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from nats.errors import NoRespondersError
+
+from . import client, conftest, stack
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
+
+_FAKE = ["--test-mode", "--engine", "fake"]
+_SERVICES = ("scheduler", "kv", "prefill", "decode", "draft")
+_SECONDS = 15.0  # what a client waits at most for its ending after a death
+_NUM_STREAMS = 6
+# Long enough to be running when the blow comes, short enough to wait for.
+_STORY = {"prompt": "Once upon a time", "max_tokens": 90, "ignore_eos": True, "route": "remote"}
+_HELLO = {"prompt": "Hello", "max_tokens": 4, "ignore_eos": True, "route": "remote"}
+
+
+@pytest.fixture(scope="module")
+def fake_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
+    variables = {"SLIPSTREAM_FAKE_STEP_MS": "25"}
+    arguments = [*_FAKE, "--kv-memory", "1MiB"]
+    running = stack.Stack(arguments, variables, tmp_path_factory.mktemp("fake"))
+    try:
+        yield running
+        assert 0 == running.stop()
+        assert {} == stack.marked_processes(running.mark)
+    finally:
+        running.close()
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.model)])
+def any_stack(request: pytest.FixtureRequest) -> stack.Stack:
+    running: stack.Stack = request.getfixturevalue(f"{request.param}_stack")
+    return running
+
+
+async def test_streams_run_on_when_the_prefill_worker_is_killed(any_stack: stack.Stack) -> None:
+    async with client.connected(any_stack.nats_url) as asking:
+        others = _pids(any_stack, "prefill")
+        async with _streams(asking) as running:
+            old_pid = any_stack.kill("prefill")
+            endings = await asyncio.gather(*running)
+
+        assert [("finished", "length")] * _NUM_STREAMS == [_outcome(each) for each in endings]
+        assert [90] * _NUM_STREAMS == [len(each.token_ids) for each in endings]
+        meanwhile = await asking.ask(_HELLO)
+        assert 4 == len(client.token_ids_of(meanwhile))
+        assert others == _pids(any_stack, "prefill")
+        await _wait_restarted(any_stack, "prefill", old_pid)
+        assert "remote" == await _eventual_route(asking)
+        await _check_all_blocks_are_back(asking)
+
+
+async def test_streams_end_and_prefill_stays_when_the_decode_worker_is_killed(
+    any_stack: stack.Stack,
+) -> None:
+    async with client.connected(any_stack.nats_url) as asking:
+        others = _pids(any_stack, "decode")
+        async with _streams(asking) as running:
+            old_pid = any_stack.kill("decode")
+            async with asyncio.timeout(_SECONDS):
+                endings = await asyncio.gather(*running)
+
+        for each in endings:
+            assert _outcome(each) in (("finished", "length"), ("failed", "worker_lost"))
+            assert "failed" == each.ending["type"] or 90 == len(each.token_ids)
+        assert others == _pids(any_stack, "decode")
+        await _wait_restarted(any_stack, "decode", old_pid)
+        assert 4 == len(client.token_ids_of(await asking.ask(_HELLO)))
+        await _check_all_blocks_are_back(asking)
+
+
+async def test_plain_requests_are_answered_though_their_decode_worker_is_killed(
+    fake_stack: stack.Stack,
+) -> None:
+    """Nobody has seen a token: another attempt serves them, and the tokens are the same."""
+    async with client.connected(fake_stack.nats_url) as asking:
+        expected = client.token_ids_of(await asking.ask({**_STORY, "seed": 3}))
+        asks = [asyncio.create_task(asking.ask({**_STORY, "seed": 3})) for _ in range(4)]
+        await _wait_decoding(asking, len(asks))
+
+        fake_stack.kill("decode")
+        answers = await asyncio.gather(*asks)
+
+        assert [expected] * len(asks) == [client.token_ids_of(answer) for answer in answers]
+        assert {2} == {answer["attempt"] for answer in answers}
+        await _check_all_blocks_are_back(asking)
+
+
+async def test_a_prompt_whose_prefill_worker_is_killed_is_answered(
+    fake_stack: stack.Stack,
+) -> None:
+    async with client.connected(fake_stack.nats_url) as asking:
+        prompt = {**_HELLO, "prompt": "word " * 1500}
+        answering = asyncio.create_task(asking.ask(prompt))
+        report = await asking.report_of("prefill")
+        while not report.held:
+            report = await asking.report_of("prefill")
+
+        fake_stack.kill("prefill")
+        answer = await answering
+
+        assert 4 == len(client.token_ids_of(answer))
+        assert answer["attempt"] > 1
+        await _check_all_blocks_are_back(asking)
+
+
+async def test_the_stack_serves_again_when_the_kv_manager_was_killed(
+    fake_stack: stack.Stack,
+) -> None:
+    async with client.connected(fake_stack.nats_url) as asking:
+        old_host_id = await asking.host_id()
+        async with _streams(asking) as running:
+            old_pids = {name: fake_stack.pid(name) for name in ("prefill", "decode")}
+            old_pid = fake_stack.kill("kv")
+            async with asyncio.timeout(_SECONDS):
+                endings = await asyncio.gather(*running)
+
+        for each in endings:
+            assert _outcome(each) in (("finished", "length"), ("failed", "kv_lost"))
+        await _wait_restarted(fake_stack, "kv", old_pid)
+        for name, pid in old_pids.items():
+            await _wait_restarted(fake_stack, name, pid)
+        assert 4 == len(client.token_ids_of(await asking.ask(_HELLO)))
+        assert old_host_id != await asking.host_id(is_fresh=True)
+        await _check_all_blocks_are_back(asking)
+
+
+async def test_decoding_goes_on_when_the_draft_worker_is_killed(fake_stack: stack.Stack) -> None:
+    async with client.connected(fake_stack.nats_url) as asking:
+        async with _streams(asking) as running:
+            old_pid = fake_stack.kill("draft")
+            endings = await asyncio.gather(*running)
+
+        assert [("finished", "length")] * _NUM_STREAMS == [_outcome(each) for each in endings]
+        await _wait_restarted(fake_stack, "draft", old_pid)
+
+
+async def test_running_streams_end_well_when_the_scheduler_is_killed(
+    fake_stack: stack.Stack,
+) -> None:
+    async with client.connected(fake_stack.nats_url) as asking:
+        async with _streams(asking) as running:
+            old_pid = fake_stack.kill("scheduler")
+            endings = await asyncio.gather(*running)
+
+        assert [("finished", "length")] * _NUM_STREAMS == [_outcome(each) for each in endings]
+        await _wait_restarted(fake_stack, "scheduler", old_pid)
+        await _check_all_blocks_are_back(asking)
+
+
+async def test_a_new_scheduler_knows_its_workers_before_the_first_request(
+    fake_stack: stack.Stack,
+) -> None:
+    """Else it would place that request before it hears of the prefill worker."""
+    async with client.connected(fake_stack.nats_url) as asking:
+        for _ in range(3):
+            fake_stack.kill("scheduler")
+
+            answer = await _first_answer(asking)
+
+            assert "remote" == answer["route"]
+
+
+async def test_no_process_outlives_a_killed_supervisor_and_the_next_one_cleans_up(
+    start_stack: conftest.StartStack,
+) -> None:
+    first = start_stack(_FAKE)
+    left = first.run_dir
+    assert len(_SERVICES) + 2 == len(stack.marked_processes(first.mark))
+
+    first.process.send_signal(signal.SIGKILL)
+
+    assert stack.wait_until(lambda: not stack.marked_processes(first.mark), 5)
+    assert list((left / "arena").glob("arena.*"))
+    second = start_stack(_FAKE)
+    assert not left.exists()
+    async with client.connected(second.nats_url) as asking:
+        assert 4 == len(client.token_ids_of(await asking.ask(_HELLO)))
+    assert 0 == second.stop()
+    assert {} == stack.marked_processes(second.mark)
+
+
+@pytest.mark.model
+async def test_no_kv_bytes_cross_nats(real_stack: stack.Stack) -> None:
+    """All that anybody publishes during a long remote request is far less than its KV."""
+    num_prompt_tokens, num_kv_bytes_a_token = 1500, 30 * 2 * 3 * 64 * 4
+    seen = []
+
+    async def see(message: client.Msg) -> None:
+        seen.append((message.subject, len(message.data) + len(str(message.headers or ""))))
+
+    async with (
+        client.connected(real_stack.nats_url) as watching,
+        client.connected(real_stack.nats_url) as asking,
+    ):
+        await watching.connection.subscribe(">", cb=see)
+        await watching.connection.flush()
+        ids = [1 + position % 40_000 for position in range(num_prompt_tokens)]
+        answer = await asking.ask({"prompt_token_ids": ids, "max_tokens": 8, "route": "remote"})
+        await watching.connection.flush()
+
+    assert "remote" == answer["route"]
+    assert any(".decode." in subject for subject, _ in seen), "the hand-over was not seen"
+    num_bytes = sum(size for _, size in seen)
+    assert num_bytes < num_prompt_tokens * num_kv_bytes_a_token / 200, num_bytes
+
+
+def _outcome(found: client.Stream) -> tuple[str, str]:
+    ending = found.ending
+    return ending["type"], ending.get("finish_reason", ending.get("code"))
+
+
+def _pids(running: stack.Stack, but: str) -> dict[str, int]:
+    return {name: running.pid(name) for name in _SERVICES if name != but}
+
+
+async def _wait_restarted(running: stack.Stack, name: str, old_pid: int) -> None:
+    await asyncio.to_thread(running.wait_restarted, name, old_pid)
+
+
+@contextlib.asynccontextmanager
+async def _streams(asking: client.Client) -> AsyncIterator[list["asyncio.Task[client.Stream]"]]:
+    """Streams of which each has shown a token and has not ended."""
+    started = [asyncio.Event() for _ in range(_NUM_STREAMS)]
+
+    async def read(has_begun: asyncio.Event) -> client.Stream:
+        found = client.Stream()
+        async for message in asking.messages(_STORY, timeout_s=60):
+            found.messages.append(message)
+            if found.frames:
+                has_begun.set()
+        return found
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(read(has_begun)) for has_begun in started]
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(has_begun.wait() for has_begun in started))
+        assert not any(task.done() for task in tasks), "a stream ended before the blow"
+        yield tasks
+
+
+async def _wait_decoding(asking: client.Client, num_sequences: int) -> None:
+    async with asyncio.timeout(30):
+        while len((await asking.report_of("decode")).held) < num_sequences:
+            pass
+
+
+async def _first_answer(asking: client.Client) -> client.Answer:
+    """Ask until somebody listens; the server may not have seen the death yet."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await asking.ask(_HELLO, timeout_s=2)
+            except (NoRespondersError, TimeoutError):
+                await asyncio.sleep(0.01)
+
+
+async def _eventual_route(asking: client.Client) -> str:
+    """Return the route once the scheduler has heard of the new worker, or after a while."""
+    deadline_s = asyncio.get_running_loop().time() + 10
+    while True:
+        answer = await asking.ask(_HELLO)
+        if answer["route"] == "remote" or asyncio.get_running_loop().time() > deadline_s:
+            route: str = answer["route"]
+            return route
+
+
+async def _check_all_blocks_are_back(asking: client.Client) -> None:
+    await asking.host_id(is_fresh=True)
+    books = await asking.idle_audit()
+    assert [] == books.get("problems", [])
+    held = ("leased", "committed", "quarantined")
+    assert [0, 0, 0] == [books[f"num_{state}"] for state in held]
+    assert books["num_granted"] <= 16
