@@ -55,13 +55,14 @@ def max_num_drafts(sequence: DecodeSequence, limit: int) -> int:
 def apply(part: Part) -> None:
     """Take the sampled tokens over: KV is valid up to the last accepted draft, never beyond."""
     sequence = part.sequence
+    is_decode = sequence.num_pending_tokens == 1
+    if not is_decode or sequence.num_computed_tokens < len(sequence.job.prompt_token_ids):
+        sequence.num_chunks += 1
     if not part.sampled:
         sequence.num_computed_tokens += part.rows.num_rows
-        sequence.num_chunks += 1
         return
     if part.draft_token_ids:
         sequence.drafts.count(len(part.draft_token_ids), len(part.sampled) - 1)
-    is_decode = sequence.num_pending_tokens == 1
     sequence.num_computed_tokens += len(part.sampled) if is_decode else part.rows.num_rows
     sequence.num_steps += 1
     for token in part.sampled:

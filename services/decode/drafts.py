@@ -24,6 +24,7 @@ from slipstream.shared.messages.draft import (
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
 from slipstream.shared.telemetry.context import inject
+from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
@@ -105,7 +106,8 @@ class DraftClient:
                 worker_id=worker_id,
             )
         except SlipstreamError as error:
-            log.info("draft_not_opened", error=str(error))
+            fields = request_fields(job.request_id, job.root_span)
+            log.info("draft_not_opened", **fields, attempt=job.attempt, error=str(error))
             num_tokens = 0
         if not sequence.is_over:
             is_same = worker_id == self._worker_id

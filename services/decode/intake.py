@@ -80,7 +80,7 @@ async def adopt(
     answer: Adopted | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
     if isinstance(answer, KvRefused):
         raise JobEndedError(f"kv_{answer.reason}", answer.message or "the lease can't be adopted")
-    host.keeper.hold(answer.lease_id, asked_at)
+    host.keeper.hold(answer.lease_id, asked_at, sequence.attempt, sequence.job.root_span)
     _take_over(sequence, hand_over)
 
 
@@ -88,7 +88,6 @@ def _take_over(sequence: DecodeSequence, hand_over: HandOver) -> None:
     sequence.block_ids = list(hand_over.block_ids)
     sequence.generations = list(hand_over.generations)
     sequence.num_computed_tokens = hand_over.num_computed_tokens
-    sequence.num_chunks = hand_over.num_chunks
     sequence.num_cached_tokens = hand_over.num_cached_tokens
     sequence.prefill_ms = hand_over.prefill_ms
     # The prefill worker sampled it with the same sampler; ours goes on at the next position.

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -100,12 +101,12 @@ class DecodeJobs:
         """Have what a step brought sent, without holding up the next step."""
         self._book.emit(sequence.attempt, sequence.log.token_ids[self._num_booked(sequence) :])
         if not sequence.is_over:
-            self._publish(self._publisher.progress(sequence))
+            self._publish(sequence, self._publisher.progress(sequence))
 
     def preempted(self, sequence: DecodeSequence) -> None:
         """Release a preempted sequence's blocks, and lease anew as soon as there are some."""
         sequence.span.add_event(names.EVENT_PREEMPTED)
-        self._publish(self._release_and_lease_again(sequence))
+        self._publish(sequence, self._release_and_lease_again(sequence))
 
     def lease_lost(self, lease_id: LeaseId) -> None:
         """End the sequence whose lease ran out."""
@@ -186,7 +187,7 @@ class DecodeJobs:
         if sequence.is_over:
             return
         if self._drafts is not None:
-            self._publish(self._drafts.open(sequence))
+            self._publish(sequence, self._drafts.open(sequence))
         self.steps.add(sequence)
         await sequence.retired.wait()
         if self._drafts is not None:
@@ -299,17 +300,22 @@ class DecodeJobs:
         # Also when it failed: only a step's end may retire it.
         self.steps.add(sequence)
 
-    def _publish(self, work: Coroutine[Any, Any, None]) -> None:
+    def _publish(self, sequence: DecodeSequence, work: Coroutine[Any, Any, None]) -> None:
         # Any: a coroutine's send type
         task = asyncio.create_task(work)
         self._publishing.add(task)
-        task.add_done_callback(self._published)
+        task.add_done_callback(partial(self._published, sequence))
 
-    def _published(self, task: "asyncio.Task[None]") -> None:
+    def _published(self, sequence: DecodeSequence, task: "asyncio.Task[None]") -> None:
         self._publishing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # The reader notices the gap by index and resumes.
-            log.warning("publish_failed", error=str(error) or type(error).__name__)
+            log.warning(
+                "publish_failed",
+                **request_fields(sequence.job.request_id, sequence.job.root_span),
+                attempt=sequence.job.attempt,
+                error=str(error) or type(error).__name__,
+            )
 
     def _num_booked(self, sequence: DecodeSequence) -> int:
         return self._book.num_emitted(sequence.attempt)

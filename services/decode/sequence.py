@@ -68,7 +68,7 @@ class DecodeSequence:
     num_computed_tokens: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
-    num_chunks: int = 0
+    num_chunks: int = 0  # of a prompt computed here: none of one that was handed over
     num_cached_tokens: int = 0
     prefill_ms: float = 0.0
     drafts: DraftCounts = field(default_factory=DraftCounts)

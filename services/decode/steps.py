@@ -10,6 +10,7 @@ from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
@@ -146,7 +147,8 @@ class DecodeSteps:
 
     def _preempt(self, sequence: DecodeSequence) -> None:
         """Give a sequence's blocks back; its KV is recomputed when there is room again."""
-        log.info("preempted", request_id=sequence.job.request_id, attempt=sequence.job.attempt)
+        job = sequence.job
+        log.info("preempted", **request_fields(job.request_id, job.root_span), attempt=job.attempt)
         self._sequences.remove(sequence)
         sequence.num_preemptions += 1
         sequence.num_computed_tokens = 0

@@ -75,8 +75,11 @@ class Host:
         """End leases that ran out, on a timer of its own: leaks must not wait for new work."""
         while True:
             await asyncio.sleep(min(1.0, self.book.lease_s / 4))
-            for lease_id in self.book.sweep(time.monotonic()):
-                log.warning("lease_expired", lease_id=lease_id)
+            # Leases know no trace: a request's other lines have both ids.
+            for lease_id, (request_id, attempt) in self.book.sweep(time.monotonic()).items():
+                log.warning(
+                    "lease_expired", lease_id=lease_id, request_id=request_id, attempt=attempt
+                )
 
     async def close(self) -> None:
         """Hang up and remove the arena."""

@@ -210,7 +210,7 @@ class LeaseBook:
 
     # Time
 
-    def sweep(self, now: float) -> list[LeaseId]:
+    def sweep(self, now: float) -> dict[LeaseId, Attempt]:
         """End leases that ran out: writable blocks wait in quarantine, committed ones are free."""
         expired = [lease for lease in self._leases.values() if lease.expires_at <= now]
         for lease in expired:
@@ -222,7 +222,7 @@ class LeaseBook:
                 self._quarantines[lease.lease_id] = _Quarantine(lease.holder, writable)
         for attempt in [a for a, until in self._tombstones.items() if until <= now]:
             del self._tombstones[attempt]
-        return [lease.lease_id for lease in expired]
+        return {lease.lease_id: lease.attempt for lease in expired}
 
     # Books
 

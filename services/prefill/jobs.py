@@ -186,7 +186,7 @@ class PrefillJobs:
             span.set(names.NUM_CHUNKS, sequence.num_chunks)
             span.set(names.LEASE_NUM_BLOCKS, len(leased.blocks.block_ids))
             if is_given:
-                self._host.keeper.give(leased.lease_id, attempt)
+                self._host.keeper.give(leased.lease_id)
             else:
                 await self._host.keeper.release(leased.lease_id, attempt, job.attempt_span)
 
@@ -222,7 +222,12 @@ class PrefillJobs:
             await call_kv(self._bus, self._host.host_id, message)
         except SlipstreamError as error:
             # A commit only makes blocks shareable early; the sequence itself can go on.
-            log.warning("commit_unanswered", error=str(error))
+            log.warning(
+                "commit_unanswered",
+                **request_fields(sequence.job.request_id, sequence.job.root_span),
+                attempt=sequence.job.attempt,
+                error=str(error),
+            )
 
 
 def _translated(error: Exception) -> Exception:

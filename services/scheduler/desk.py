@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,7 +22,6 @@ from slipstream.shared.messages.common import Phase, Rejected
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.reports import EndedSequence
 from slipstream.shared.telemetry import names
-from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.telemetry.tracing import Tracer
 
 log = structlog.get_logger()
@@ -173,23 +173,26 @@ class Desk:
                 record, Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
             )
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the loops."""
+    def run(
+        self, work: Coroutine[Any, Any, None], log_fields: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Run something beside the loops; the fields are those of the request that it is for."""
         # Any: a coroutine's send type
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(partial(self._done, log_fields or {}))
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
+    def _done(self, log_fields: Mapping[str, str | int], task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task_failed", error=str(error), kind=type(error).__name__, exc_info=error)
+            kind = type(error).__name__
+            log.error("task_failed", **log_fields, error=str(error), kind=kind, exc_info=error)
 
     def _place(self, record: RequestRecord) -> bool:
         num_blocks = self._fleet.max_num_blocks()
         if num_blocks is not None and (refusal := self._too_large(record, num_blocks)):
             self.queue.remove(record.request_id)
-            self.run(self.fail(record, refusal))
+            self.run(self.fail(record, refusal), record.log_fields)
             return True
         choice = placement.choose(
             record.request.route,
@@ -203,7 +206,7 @@ class Desk:
             return False
         self.queue.remove(record.request_id)
         self._begin_attempt(record, choice)
-        self.run(self._dispatch(record, record.attempt))
+        self.run(self._dispatch(record, record.attempt), record.log_fields)
         return True
 
     def _too_large(self, record: RequestRecord, num_blocks: int) -> Refusal | None:
@@ -254,7 +257,7 @@ class Desk:
                 self._fleet.suspect(first)
             refusal = Refusal(error.code, str(error))
         except Exception as error:
-            log.exception("dispatch_failed")
+            log.exception("dispatch_failed", **record.log_fields | {"attempt": attempt})
             refusal = Refusal("internal_error", type(error).__name__)
         else:
             if isinstance(answer, Rejected):
@@ -270,8 +273,7 @@ class Desk:
     async def _retry(self, record: RequestRecord, refusal: Refusal) -> None:
         log.info(
             "attempt_failed",
-            **request_fields(record.request_id, record.root.context),
-            attempt=record.attempt,
+            **record.log_fields,
             code=refusal.code,
             message=refusal.message,
         )
@@ -332,8 +334,7 @@ class Desk:
         record.root.end(code)
         log.info(
             "request_ended",
-            **request_fields(record.request_id, record.root.context),
-            attempt=record.attempt,
+            **record.log_fields,
             code=code,
             finish_reason=ended.finish_reason if ended is not None else None,
             route=choice.route if choice is not None else None,

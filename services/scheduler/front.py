@@ -121,7 +121,7 @@ class Front:
                 reply=message.reply,
             )
         except SlipstreamError as error:
-            log.warning("resume_not_forwarded", error=str(error))
+            log.warning("resume_not_forwarded", request_id=message.request_id, error=str(error))
 
     def _overload(self, num_bytes: int, root: Span) -> Failed | None:
         if self.is_draining:

@@ -8,6 +8,7 @@ from slipstream.services.scheduler.placement import Placement
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.common import Phase
 from slipstream.shared.messages.jobs import ReplyTarget
+from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.worker.deadline import Deadline
 
@@ -39,6 +40,11 @@ class RequestRecord:
     def elapsed_ms(self) -> float:
         """Milliseconds since arrival."""
         return (time.monotonic() - self.arrived_at) * 1000
+
+    @property
+    def log_fields(self) -> dict[str, str | int]:
+        """What ties a line to the request, its trace and its attempt."""
+        return {**request_fields(self.request_id, self.root.context), "attempt": self.attempt}
 
     @property
     def holder(self) -> WorkerId | None:

@@ -67,7 +67,8 @@ class Watch:
         ]
         refusal = Refusal("lost", f"worker {report.worker_id} does not know the request")
         for record in lost:
-            self._desk.run(self._desk.attempt_failed(record, refusal, report.worker_id))
+            failing = self._desk.attempt_failed(record, refusal, report.worker_id)
+            self._desk.run(failing, record.log_fields)
         self._desk.kick()
 
     async def meet(self) -> None:
@@ -114,7 +115,7 @@ class Watch:
         is_waiting = record.phase == "waiting"
         if overdue_s >= (0 if is_waiting else _OVERDUE_S):
             refusal = Refusal("deadline_exceeded", "the deadline passed before the answer's end")
-            self._desk.run(self._desk.give_up(record, refusal))
+            self._desk.run(self._desk.give_up(record, refusal), record.log_fields)
         elif is_waiting and min(without_decode_s, record.elapsed_ms / 1000) > NO_WORKER_S:
             refusal = Refusal("no_workers", "no decode worker is up", RETRY_AFTER_MS)
             await self._desk.fail(record, refusal)
@@ -149,7 +150,8 @@ class Watch:
         for record in list(self._desk.records.values()):
             if record.holder == worker_id:
                 # Side by side: a worker that hangs keeps each cancel waiting.
-                self._desk.run(self._desk.attempt_failed(record, refusal, worker_id))
+                failing = self._desk.attempt_failed(record, refusal, worker_id)
+                self._desk.run(failing, record.log_fields)
 
     def _mention(self, held: HeldSequence, worker_id: WorkerId) -> None:
         record = self._desk.records.get(held.request_id)

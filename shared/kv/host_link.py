@@ -7,14 +7,22 @@ worker writes no more, for a worker the sign that its arena is void.
 
 import asyncio
 import contextlib
+import math
 import struct
+import time
 from pathlib import Path
+
+import structlog
 
 from slipstream.shared.errors import ArenaError, ProtocolError
 from slipstream.shared.messages.codec import decoder_of, encode
 from slipstream.shared.messages.kv import ArenaHello, ArenaWelcome
 
+log = structlog.get_logger()
+
 SOCKET_NAME = "kv.sock"
+# A manager that starts together with its workers is there by then.
+_TELL_AFTER_S = 3.0
 _LENGTH = struct.Struct("<I")
 _MAX_LINE = 64 * 1024
 _MAX_SOCKET_PATH = 107  # bytes, of the kernel's sockaddr_un
@@ -65,6 +73,7 @@ class HostLink:
         """
         path = socket_path(directory)
         problem = "it isn't there"
+        tell_at = time.monotonic() + _TELL_AFTER_S
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -72,6 +81,9 @@ class HostLink:
                         return await cls._greet(path, hello)
                     except (OSError, asyncio.IncompleteReadError) as error:
                         problem = str(error) or type(error).__name__
+                        if time.monotonic() > tell_at:
+                            log.warning("kv_manager_awaited", path=str(path), problem=problem)
+                            tell_at = math.inf  # once
                         await asyncio.sleep(0.05)
         except TimeoutError as error:
             raise ArenaError(

@@ -142,7 +142,7 @@ class Decoder(Generic[T]):
             self._refuse(str(error), error)
         if type(message) is _FrameRow:
             return TokenFrame(**{name: getattr(message, name) for name in _FRAME_NAMES})  # type: ignore[return-value] # TokenFrame is in the union
-        return message  # type: ignore[no-any-return]
+        return message  # type: ignore[no-any-return] # the decoder is Any
 
     def _refuse(self, why: str, cause: BaseException | None = None) -> NoReturn:
         raise ProtocolError(f"expected {self._names}: {why}") from cause

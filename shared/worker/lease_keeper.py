@@ -21,6 +21,7 @@ from slipstream.shared.messages.kv import (
 )
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.telemetry.context import SpanContext, inject
+from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
@@ -32,11 +33,13 @@ _MAX_RELEASE_WAIT_S = 2.0
 
 
 class _Held(msgspec.Struct):
+    attempt: Attempt
+    root_span: SpanContext | None  # for the logs
     expires_at: float
     grown_ids: list[int]
     grown_generations: list[int]
     is_lost: bool = False  # kept for the blocks that grew in: its release gives them back
-    given: tuple[Attempt, float] | None = None  # handed over, and when
+    given_at: float | None = None  # when it was handed over
 
 
 class LeaseKeeper:
@@ -62,11 +65,17 @@ class LeaseKeeper:
         self._on_lost = on_lost
         self._held: dict[LeaseId, _Held] = {}
 
-    def hold(self, lease_id: LeaseId, asked_at: float) -> None:
+    def hold(
+        self,
+        lease_id: LeaseId,
+        asked_at: float,
+        attempt: Attempt,
+        root_span: SpanContext | None = None,
+    ) -> None:
         """Keep a lease that was granted by a message sent at `asked_at` (monotonic seconds)."""
-        self._held[lease_id] = _Held(asked_at + self._lease_s, [], [])
+        self._held[lease_id] = _Held(attempt, root_span, asked_at + self._lease_s, [], [])
 
-    def give(self, lease_id: LeaseId, attempt: Attempt) -> None:
+    def give(self, lease_id: LeaseId) -> None:
         """
         Note that another worker was told to adopt a lease.
 
@@ -75,7 +84,7 @@ class LeaseKeeper:
         """
         held = self._held.get(lease_id)
         if held is not None:
-            held.given = (attempt, time.monotonic())
+            held.given_at = time.monotonic()
 
     def grow(self, lease_id: LeaseId, block_ids: Sequence[int], generations: Sequence[int]) -> None:
         """Note blocks that entered the sequence from this worker's grant."""
@@ -109,11 +118,17 @@ class LeaseKeeper:
             grown=grown,
         )
         headers = inject(context) if context is not None else None
+        trace = context or (held.root_span if held is not None else None)
         for number in range(_RELEASE_TRIES):
             try:
                 await call_kv(self._bus, self._host_id, message, headers=headers)
             except SlipstreamError as error:
-                log.warning("release_unanswered", lease_id=lease_id, error=str(error))
+                log.warning(
+                    "release_unanswered",
+                    **_fields(attempt, trace),
+                    lease_id=lease_id,
+                    error=str(error),
+                )
                 await asyncio.sleep(min(0.1 * 2**number, _MAX_RELEASE_WAIT_S))
             else:
                 return True
@@ -160,19 +175,24 @@ class LeaseKeeper:
         await self._take_back(asked_at)
 
     def _lose(self, lease_id: LeaseId, held: _Held) -> None:
-        if held.given is not None:
+        if held.given_at is not None:
             self._held.pop(lease_id, None)  # adopted, as it should be
         elif self._held.get(lease_id) is held:
             held.is_lost = True
-            log.warning("lease_lost", lease_id=lease_id)
+            log.warning("lease_lost", **_fields(held.attempt, held.root_span), lease_id=lease_id)
             self._on_lost(lease_id)
 
     async def _take_back(self, now: float) -> None:
         """Release what was handed over long ago and never adopted."""
         for lease_id, held in list(self._held.items()):
-            if held.given is not None and now - held.given[1] > self._lease_s / 3:
-                log.warning("lease_never_adopted", lease_id=lease_id)
-                await self.release(lease_id, held.given[0])
+            if held.given_at is not None and now - held.given_at > self._lease_s / 3:
+                fields = _fields(held.attempt, held.root_span)
+                log.warning("lease_never_adopted", **fields, lease_id=lease_id)
+                await self.release(lease_id, held.attempt)
+
+
+def _fields(attempt: Attempt, context: SpanContext | None) -> dict[str, str | int]:
+    return {**request_fields(attempt[0], context), "attempt": attempt[1]}
 
 
 def _grown(held: _Held) -> Blocks:

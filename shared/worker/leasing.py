@@ -15,6 +15,7 @@ from slipstream.shared.messages.jobs import SequenceJob
 from slipstream.shared.messages.kv import KvRefused, Lease, Leased, Release
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.telemetry.context import inject
+from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.host import WorkerHost
 
@@ -69,7 +70,7 @@ async def lease_blocks(
         with contextlib.suppress(SlipstreamError):
             await call_kv(bus, host.host_id, release)
         raise
-    host.keeper.hold(leased.lease_id, asked_at)
+    host.keeper.hold(leased.lease_id, asked_at, (job.request_id, job.attempt), job.root_span)
     return leased
 
 
@@ -94,7 +95,12 @@ async def _ask(
             answer: Leased | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
         except DeadlineExceededError as error:
             # Asking again is harmless: a repeat is answered like the first.
-            log.warning("lease_unanswered", request_id=job.request_id, error=str(error))
+            log.warning(
+                "lease_unanswered",
+                **request_fields(job.request_id, job.root_span),
+                attempt=job.attempt,
+                error=str(error),
+            )
             continue
         if isinstance(answer, Leased):
             return asked_at, answer

@@ -38,9 +38,14 @@ class Stream:
         return [each for each in self.messages if each["type"] == "token_frame"]
 
     @property
+    def endings(self) -> list[Answer]:
+        """What says that there is no more to come; one in a sound stream."""
+        return [each for each in self.messages if each["type"] in ("finished", "failed")]
+
+    @property
     def ending(self) -> Answer:
         """The one ending."""
-        (ending,) = (each for each in self.messages if each["type"] in ("finished", "failed"))
+        (ending,) = self.endings
         return ending
 
     @property

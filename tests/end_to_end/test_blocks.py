@@ -51,6 +51,19 @@ async def test_forty_mixed_requests_on_the_real_model_leave_no_block_leased(
     _check_outcomes(outcomes, 40)
 
 
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_two_hundred_mixed_requests_on_the_real_model_leave_no_block_leased(
+    real_stack: stack.Stack, real_client: client.Client
+) -> None:
+    outcomes = await _serve_mixed(real_stack, 200, max_num_prompt_tokens=400, max_num_tokens=48)
+
+    books = await real_client.idle_audit()
+    _check_books(books, num_decode=1)
+    _check_outcomes(outcomes, 200)
+
+
 def _check_books(books: client.Answer, num_decode: int) -> None:
     """All blocks are free or cached, but for those that workers hold ahead of need."""
     assert [] == books.get("problems", [])

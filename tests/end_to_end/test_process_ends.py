@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 import pytest
 from nats.errors import NoRespondersError
@@ -15,6 +17,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 _FAKE = ["--test-mode", "--engine", "fake"]
 _SERVICES = ("scheduler", "kv", "prefill", "decode", "draft")
 _SECONDS = 15.0  # what a client waits at most for its ending after a death
+_STOP_UNDER_LOAD_S = 5.0
 _NUM_STREAMS = 6
 # Long enough to be running when the blow comes, short enough to wait for.
 _STORY = {"prompt": "Once upon a time", "max_tokens": 90, "ignore_eos": True, "route": "remote"}
@@ -168,6 +171,40 @@ async def test_a_new_scheduler_knows_its_workers_before_the_first_request(
             assert "remote" == answer["route"]
 
 
+@pytest.mark.model
+@pytest.mark.usefixtures("model_dir")
+async def test_a_stop_under_load_ends_every_stream_and_leaves_nothing(
+    start_stack: conftest.StartStack,
+) -> None:
+    """As a service manager stops it: SIGTERM, while streams decode and a long prompt prefills."""
+    running = start_stack(["--kv-memory", "768MiB"])
+    run_dir = running.run_dir
+    story = {**_STORY, "max_tokens": 1000}
+    ids = [1 + position % 40_000 for position in range(1500)]
+    long = {"prompt_token_ids": ids, "max_tokens": 1000, "ignore_eos": True, "route": "remote"}
+    async with client.connected(running.nats_url) as asking:
+        streams = [await _listen(asking, story) for _ in range(4)]
+        async with asyncio.timeout(30):
+            while not all(each.frames for each in streams):
+                await asyncio.sleep(0.01)
+        prefilling = await _listen(asking, long)
+        while not (await asking.report_of("prefill")).held:
+            pass
+        assert [] == prefilling.frames, "its prefill has ended before the stop"
+        assert [] == [end for each in streams for end in each.endings], "a stream ended by itself"
+
+        stopped_at = time.monotonic()
+        running.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(running.process.wait, stack.STOP_S)
+        took_s = time.monotonic() - stopped_at
+
+    assert took_s < _STOP_UNDER_LOAD_S
+    assert {} == stack.marked_processes(running.mark)
+    assert not run_dir.exists()
+    for each in (*streams, prefilling):
+        assert 1 == len(each.endings), each.messages[-3:]
+
+
 async def test_no_process_outlives_a_killed_supervisor_and_the_next_one_cleans_up(
     start_stack: conftest.StartStack,
 ) -> None:
@@ -223,6 +260,20 @@ def _pids(running: stack.Stack, but: str) -> dict[str, int]:
 
 async def _wait_restarted(running: stack.Stack, name: str, old_pid: int) -> None:
     await asyncio.to_thread(running.wait_restarted, name, old_pid)
+
+
+async def _listen(asking: client.Client, request: Mapping[str, Any]) -> client.Stream:
+    """Send a streamed request; what comes is taken as long as the connection lives."""
+    found = client.Stream()
+
+    async def take(message: client.Msg) -> None:
+        found.messages.append(client.decode(message.data))
+
+    inbox = asking.connection.new_inbox()
+    await asking.connection.subscribe(inbox, cb=take)
+    payload = client.encode({**request, "stream": True})
+    await asking.connection.publish(client.GENERATE.subject(), payload, reply=inbox)
+    return found
 
 
 @contextlib.asynccontextmanager

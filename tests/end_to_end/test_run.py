@@ -14,7 +14,7 @@ from . import stack
 
 pytestmark = [pytest.mark.nats, pytest.mark.model, pytest.mark.timeout(200)]
 
-_AIM_S = 150.0  # ten times the aim for the first token, and here for all of it
+_AIM_S = 30.0  # ten times the aim for the first token, and here for all of it
 _KEYS = {
     "text",
     "token_ids",

@@ -12,6 +12,8 @@ pytestmark = [pytest.mark.nats, pytest.mark.model, pytest.mark.timeout(120)]
 _NUM_REQUESTS = 10
 _MAX_NUM_SPANS = 16
 _TOLERANCE_NS = 5_000_000  # clocks of one machine, read by several processes
+_MIN_NUM_CHUNKS = 2
+_NUM_CHUNKS = "slipstream.num_chunks"
 _CONVERSATION = "messaging.message.conversation_id"
 _SERVICES = {
     "remote": {"scheduler", "prefill", "kv", "draft", "decode"},
@@ -41,6 +43,24 @@ async def test_each_of_ten_concurrent_requests_is_one_whole_trace(
         assert _SERVICES[route] == trace_tap.services(answer["trace_id"])
         traces = trace_tap.traces_with(_CONVERSATION, answer["request_id"])
         assert {answer["trace_id"]} == traces
+
+
+@pytest.mark.parametrize("route", ["remote", "local"])
+async def test_a_prompt_is_computed_by_one_worker_alone(
+    real_client: client.Client, trace_tap: tap.Tap, route: str
+) -> None:
+    """Of a handed over prompt decode computes no row: it reads the KV that prefill wrote."""
+    # Several chunks of the default budget.
+    request = {"prompt": "word " * 1200, "max_tokens": 4, "route": route}
+
+    answer = await real_client.ask(request)
+
+    assert route == answer["route"]
+    spans = await _settled(trace_tap, answer["trace_id"], _has(_NAMES[route]))
+    num_chunks = {span.name: span.attributes.get(_NUM_CHUNKS) for span in spans}
+    assert (num_chunks["process decode"] == 0) == (route == "remote"), num_chunks
+    computing = "process prefill" if route == "remote" else "process decode"
+    assert num_chunks[computing] >= _MIN_NUM_CHUNKS, num_chunks
 
 
 async def test_a_cancelled_request_is_one_whole_trace(

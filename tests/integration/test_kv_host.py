@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.services.kv_manager import host as host_module
 from slipstream.services.kv_manager.host import Host
@@ -15,6 +16,7 @@ from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.kv import arena as arena_module
+from slipstream.shared.kv import host_link
 from slipstream.shared.kv.arena import Arena, old_arenas
 from slipstream.shared.kv.host_link import SOCKET_NAME, HostLink, socket_path
 from slipstream.shared.messages.kv import ArenaHello, Grant, Lease, Leased
@@ -162,9 +164,18 @@ async def test_memory_for_no_block_is_a_configuration_error(open_host: Open) -> 
         await open_host(num_blocks=None, memory_bytes=100)
 
 
-async def test_a_worker_without_a_manager_is_told_what_to_start(directory: Path) -> None:
-    with pytest.raises(ArenaError, match=r"no KV manager answers at .*slipstream kv"):
-        await HostLink.connect(directory, hello(), 0.2)
+async def test_a_worker_without_a_manager_is_told_what_to_start(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_link, "_TELL_AFTER_S", 0.05)
+    with (
+        capture_logs() as lines,
+        pytest.raises(ArenaError, match=r"no KV manager answers at .*slipstream kv"),
+    ):
+        await HostLink.connect(directory, hello(), 0.3)
+
+    told = [(line["event"], line["path"]) for line in lines]
+    assert [("kv_manager_awaited", str(directory / SOCKET_NAME))] == told
 
 
 async def test_a_path_too_long_for_a_socket_is_refused_with_a_remedy(tmp_path: Path) -> None:
@@ -201,8 +212,11 @@ async def test_the_sweeper_ends_leases_on_its_own_timer(open_host: Open) -> None
         layout=host.layout.fingerprint,
     )
     assert isinstance(host.book.lease(message, time.monotonic()), Leased)
-    sweeper = asyncio.create_task(host.sweep_loop())
-    await until(lambda: host.book.num_leases == 0)
-    sweeper.cancel()
+    with capture_logs() as lines:
+        sweeper = asyncio.create_task(host.sweep_loop())
+        await until(lambda: host.book.num_leases == 0)
+        sweeper.cancel()
 
     assert 6 == host.book.pool.num_free
+    expired = [line for line in lines if line["event"] == "lease_expired"]
+    assert [("r", 1)] == [(line["request_id"], line["attempt"]) for line in expired]

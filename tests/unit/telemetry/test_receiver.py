@@ -5,7 +5,7 @@ import http.client
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -68,7 +68,9 @@ def test_span_is_kept_as_it_arrived(receiver: TraceReceiver) -> None:
 @pytest.mark.parametrize(
     ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
 )
-def test_compressed_bodies_are_read(receiver: TraceReceiver, encoding: str, compress) -> None:  # noqa: ANN001
+def test_compressed_bodies_are_read(
+    receiver: TraceReceiver, encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
     assert 200 == _post(receiver, compress(_body("a" * 32)), content_encoding=encoding)
     assert 1 == len(receiver.spans("a" * 32))
 

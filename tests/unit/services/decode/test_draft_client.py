@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.services.decode import drafts as drafts_module
 from slipstream.services.decode.drafts import DraftClient
@@ -26,7 +27,7 @@ from slipstream.shared.messages.draft import (
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.reports import WorkerReport
 
-from .decode_samples import make_sequence, say
+from .decode_samples import SPAN, make_sequence, say
 
 ONE, TWO = WorkerId("d1"), WorkerId("d2")
 
@@ -215,6 +216,17 @@ async def test_another_worker_gets_the_sequence_whole(
     assert [1, 2] == await propose(client, sequence)
     assert TWO == client._worker_id
     assert drafter.wants[-1].is_whole
+
+
+async def test_an_unanswered_opening_is_logged_with_its_request(client: DraftClient) -> None:
+    gone = WorkerId("d0")
+    client.saw(report(gone))
+    with capture_logs() as lines:
+        await client.open(decoding())
+
+    (line,) = lines
+    expected = {"event": "draft_not_opened", "request_id": "r", "attempt": 1}
+    assert line.items() >= (expected | {"trace_id": SPAN.trace_id}).items()
 
 
 async def test_a_worker_that_comes_later_helps_sequences_that_run(

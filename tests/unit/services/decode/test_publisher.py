@@ -84,7 +84,7 @@ async def finish(publisher: StreamPublisher, sequence: DecodeSequence) -> None:
 
 
 async def resume(publisher: StreamPublisher, from_index: int = 0, **fields: Any) -> Failed | None:
-    message = Resume(request_id="r", reply=READER, from_index=from_index, **fields)  # type: ignore[arg-type]
+    message = Resume(request_id="r", reply=READER, from_index=from_index, **fields)  # type: ignore[arg-type] # plain strings are ids
     answer = await publisher.resume(message)
     await publisher._bus.flush()
     return answer
@@ -181,7 +181,7 @@ async def test_an_unknown_stream_and_a_reply_that_is_no_inbox_are_refused(
     publisher: StreamPublisher,
 ) -> None:
     unknown = await resume(publisher)
-    message = Resume(request_id="r", reply="slipstream.v1.generate")  # type: ignore[arg-type]
+    message = Resume(request_id="r", reply="slipstream.v1.generate")  # type: ignore[arg-type] # plain strings are ids
     refused = await publisher.resume(message)
 
     assert unknown is not None

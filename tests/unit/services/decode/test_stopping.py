@@ -130,7 +130,7 @@ def push_all(checker: StopChecker, token_ids: list[int]) -> list[str]:
 
 
 def make(*stop: str, **fields: object) -> StopChecker:
-    parameters = SamplingParameters(seed=1, stop=stop, **fields)  # type: ignore[arg-type]
+    parameters = SamplingParameters(seed=1, stop=stop, **fields)  # type: ignore[arg-type] # checked by each test
     return StopChecker(parameters, (EOS,), 100, Bytes())
 
 

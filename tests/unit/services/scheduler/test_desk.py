@@ -3,13 +3,16 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.services.scheduler.answers import Refusal
+from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import Rejected, Usage
 from slipstream.shared.messages.generate import REPLACED
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.telemetry.logging import request_fields
 
 from .scheduler_office import FINISHED, Office, R, running
 from .scheduler_samples import ended, held, make_record, until
@@ -71,7 +74,7 @@ async def test_a_worker_that_does_not_take_the_job_costs_an_attempt_elsewhere(
         await first.die()
     first.is_silent = trouble == "silent"
     if trouble in ("wrong_model", "no_seat"):
-        first.answer_job = Rejected(request_id=R, attempt=1, reason=trouble)  # type: ignore[arg-type]
+        first.answer_job = Rejected(request_id=R, attempt=1, reason=trouble)  # type: ignore[arg-type] # the parameters are reasons
     second = await office.worker("b")
     record = make_record()
     office.desk.open(record)
@@ -94,6 +97,43 @@ async def test_a_lost_answer_is_asked_for_again_under_the_same_attempt(office: O
 
     assert [1, 1, 1] == [job.attempt for job in decode.jobs]
     assert [] == decode.cancels
+
+
+async def test_a_dispatch_that_breaks_is_logged_with_its_request(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_down(_record: RequestRecord) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(office.desk._dispatcher, "send", break_down)
+    await office.worker("d")
+    record = make_record()
+    with capture_logs() as lines:
+        office.desk.open(record)
+        await until(lambda: office.codes)
+
+    broken = [line for line in lines if line["event"] == "dispatch_failed"]
+    assert [1, 2, 3] == [line["attempt"] for line in broken]
+    for line in broken:
+        assert line.items() >= request_fields(R, record.root.context).items()
+
+
+async def test_what_breaks_beside_the_loops_is_logged_with_its_request(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_down(_record: RequestRecord, _attempt: int) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(office.desk, "_dispatch", break_down)
+    await office.worker("d")
+    record = make_record()
+    with capture_logs() as lines:
+        office.desk.open(record)
+        await until(lambda: lines)
+
+    (line,) = lines
+    assert "task_failed" == line["event"]
+    assert line.items() >= record.log_fields.items()
 
 
 async def test_attempts_are_limited(office: Office) -> None:

@@ -116,7 +116,7 @@ _STAGES: list[dict[str, object]] = [
 
 
 def _parameters(stage: dict[str, object], seed: int = 11) -> SamplingParameters:
-    return SamplingParameters(seed=seed, **stage)  # type: ignore[arg-type]
+    return SamplingParameters(seed=seed, **stage)  # type: ignore[arg-type] # a stage has fields of several types
 
 
 @pytest.mark.parametrize("stage", _STAGES)

@@ -1,9 +1,11 @@
 """A worker's leases: renewed in bulk, safe by its own clock, given back with all that grew in."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.endpoint import serve
@@ -11,11 +13,14 @@ from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.bus.subjects import KV, MANAGER_VERBS
 from slipstream.shared.ids import HostId, LeaseId, RequestId, WorkerId
 from slipstream.shared.messages.kv import KvRefused, Release, Released, Renew, Renewed
+from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.worker import lease_keeper
 from slipstream.shared.worker.lease_keeper import LeaseKeeper
 
 HOST, LEASE = HostId("h"), LeaseId("l")
 ATTEMPT = (RequestId("r"), 1)
+SPAN = SpanContext("1" * 32, "1" * 16)
+LOGGED = {"request_id": "r", "attempt": 1, "trace_id": SPAN.trace_id, "lease_id": LEASE}
 
 
 class Manager:
@@ -63,12 +68,18 @@ async def keeper(manager: Manager, lost: list[LeaseId]) -> LeaseKeeper:
     return LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 30_000, lost.append)
 
 
+def check_logged(lines: Sequence[Mapping[str, Any]], event: str) -> None:
+    """A line that tells of the event names its request, attempt and trace."""
+    (line,) = (each for each in lines if each["event"] == event)
+    assert line.items() >= LOGGED.items()
+
+
 def now() -> float:
     return lease_keeper.time.monotonic()
 
 
 def test_a_lease_is_safe_by_the_time_it_was_asked_for(keeper: LeaseKeeper) -> None:
-    keeper.hold(LEASE, now() - 25)
+    keeper.hold(LEASE, now() - 25, ATTEMPT, SPAN)
 
     assert keeper.is_safe(LEASE, 2)
     assert not keeper.is_safe(LEASE, 6)
@@ -76,7 +87,7 @@ def test_a_lease_is_safe_by_the_time_it_was_asked_for(keeper: LeaseKeeper) -> No
 
 
 async def test_a_renewal_makes_it_safe_again(keeper: LeaseKeeper) -> None:
-    keeper.hold(LEASE, now() - 29)
+    keeper.hold(LEASE, now() - 29, ATTEMPT, SPAN)
     await keeper.renew()
 
     assert keeper.is_safe(LEASE, 25)
@@ -92,7 +103,7 @@ async def test_an_unanswered_renewal_extends_nothing(
     call_kv = lease_keeper.call_kv
     monkeypatch.setattr(lease_keeper, "call_kv", impatient)
     setattr(manager, how, True)
-    keeper.hold(LEASE, now() - 29)
+    keeper.hold(LEASE, now() - 29, ATTEMPT, SPAN)
     keeper.grow(LEASE, [3], [1])
     await keeper.renew()
 
@@ -104,7 +115,7 @@ async def test_an_unanswered_renewal_extends_nothing(
 
 async def test_what_grew_in_is_told_once(keeper: LeaseKeeper, manager: Manager) -> None:
     """Also what grows in while the renewal is on its way: that belongs to the next one."""
-    keeper.hold(LEASE, now())
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
     keeper.grow(LEASE, [3, 4], [1, 1])
     manager.during_renewal = lambda: keeper.grow(LEASE, [5], [2])
     await keeper.renew()
@@ -119,12 +130,14 @@ async def test_what_grew_in_is_told_once(keeper: LeaseKeeper, manager: Manager) 
 async def test_a_lost_lease_is_told_once_and_no_step_starts_under_it(
     keeper: LeaseKeeper, manager: Manager, lost: list[LeaseId]
 ) -> None:
-    keeper.hold(LEASE, now())
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
     manager.lost = [LEASE]
-    await keeper.renew()
-    await keeper.renew()
+    with capture_logs() as lines:
+        await keeper.renew()
+        await keeper.renew()
 
     assert [LEASE] == lost
+    check_logged(lines, "lease_lost")
     assert not keeper.is_safe(LEASE, 0)
     assert [] == manager.heard[-1].renewals
 
@@ -132,7 +145,7 @@ async def test_a_lost_lease_is_told_once_and_no_step_starts_under_it(
 async def test_the_release_of_a_lost_lease_gives_back_what_grew_in(
     keeper: LeaseKeeper, manager: Manager
 ) -> None:
-    keeper.hold(LEASE, now())
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
     keeper.grow(LEASE, [3], [1])
     manager.lost = [LEASE]
     await keeper.renew()
@@ -151,7 +164,7 @@ async def test_a_release_is_repeated_until_it_is_answered(
     call_kv = lease_keeper.call_kv
     monkeypatch.setattr(lease_keeper, "call_kv", deaf)
     monkeypatch.setattr(lease_keeper, "_MAX_RELEASE_WAIT_S", 0.001)
-    keeper.hold(LEASE, now())
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
 
     assert await keeper.release(LEASE, ATTEMPT)
     assert 4 == len(manager.releases)
@@ -159,17 +172,21 @@ async def test_a_release_is_repeated_until_it_is_answered(
 
 async def test_a_release_without_a_manager_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_keeper, "_MAX_RELEASE_WAIT_S", 0.001)
+    monkeypatch.setattr(lease_keeper, "_RELEASE_TRIES", 1)
     keeper = LeaseKeeper(MemoryBus(), HOST, (WorkerId("w"), 1), 30_000, lambda _lease: None)
-    keeper.hold(LEASE, now())
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
 
-    assert not await keeper.release(LEASE, ATTEMPT)
+    with capture_logs() as lines:
+        assert not await keeper.release(LEASE, ATTEMPT)
+
+    check_logged(lines, "release_unanswered")
 
 
 async def test_a_lease_that_was_adopted_is_let_go_in_silence(
     keeper: LeaseKeeper, manager: Manager, lost: list[LeaseId]
 ) -> None:
-    keeper.hold(LEASE, now())
-    keeper.give(LEASE, ATTEMPT)
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
+    keeper.give(LEASE)
     manager.lost = [LEASE]
     await keeper.renew()
     await keeper.renew()
@@ -182,23 +199,25 @@ async def test_a_lease_that_nobody_adopted_is_given_back(
     keeper: LeaseKeeper, manager: Manager
 ) -> None:
     """The decode worker died between its answer and its adoption."""
-    keeper.hold(LEASE, now())
-    keeper.give(LEASE, ATTEMPT)
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
+    keeper.give(LEASE)
     await keeper.renew()
     assert [] == manager.releases, "it may be on its way"
     held = keeper._held[LEASE]
-    held.given = (ATTEMPT, now() - 11)
-    await keeper.renew()
+    held.given_at = now() - 11
+    with capture_logs() as lines:
+        await keeper.renew()
 
     assert [(LEASE, "r", 1)] == [(r.lease_id, r.request_id, r.attempt) for r in manager.releases]
     assert not keeper._held
+    check_logged(lines, "lease_never_adopted")
 
 
 async def test_renewals_come_every_third_of_the_lease(manager: Manager) -> None:
     bus = MemoryBus()
     await serve(bus, KV.subject(host_id=HOST, verb="renew"), KV, manager.answer)
     keeper = LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 60, lambda _lease: None)
-    keeper.hold(LEASE, now())
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
     loop = asyncio.create_task(keeper.renew_loop())
     async with asyncio.timeout(5):
         while len(manager.heard) < 2:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.endpoint import call_kv, serve
@@ -63,7 +64,7 @@ async def lease(
     host: Any = SimpleNamespace(
         host_id=host_id,
         model=SimpleNamespace(layout=KvLayout(1, 1, 2, kind="fake")),
-        keeper=SimpleNamespace(hold=lambda lease_id, _asked_at: held.append(lease_id)),
+        keeper=SimpleNamespace(hold=lambda lease_id, *_: held.append(lease_id)),
     )
     worker = (WorkerId("w"), 7)
     deadline = Deadline.from_ms(deadline_ms)
@@ -96,7 +97,13 @@ async def test_it_waits_while_blocks_are_short() -> None:
 
 
 async def test_a_lost_answer_is_asked_for_again() -> None:
-    assert GRANTED == (await lease(Manager(None, GRANTED)))[0]
+    with capture_logs() as lines:
+        assert GRANTED == (await lease(Manager(None, GRANTED)))[0]
+
+    (line,) = lines
+    assert ("lease_unanswered", "r", 2, SPAN.trace_id) == tuple(
+        line[name] for name in ("event", "request_id", "attempt", "trace_id")
+    )
 
 
 async def test_a_cancel_ends_the_wait() -> None:
