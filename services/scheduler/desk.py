@@ -161,8 +161,16 @@ class Desk:
             await self.fail(record, refusal)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse what waits; running streams belong to their workers and go on."""
+        """
+        Refuse what waits or is prefilled: nobody else could answer if that fails from here on.
+
+        Streams that decode belong to their workers and go on.
+        """
         await self._refuse_waiting()
+        refusal = Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
+        prefilling = [each for each in self.records.values() if each.phase == "prefilling"]
+        for record in prefilling:
+            self.run(self.give_up(record, refusal), record.log_fields)
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=timeout_s)
         await self._refuse_waiting()  # attempts that failed meanwhile

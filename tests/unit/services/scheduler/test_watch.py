@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.services.scheduler import watch as watch_module
 from slipstream.services.scheduler.answers import Refusal
-from slipstream.shared.ids import WorkerId
+from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.generate import REPLACED, Cancelled
 from slipstream.shared.messages.packed import PackedInts
@@ -205,6 +205,22 @@ async def test_a_drain_refuses_what_waits(office: Office) -> None:
 
     assert ["draining"] == office.codes
     office.assert_empty()
+
+
+async def test_a_drain_answers_what_is_prefilled_and_leaves_what_decodes(office: Office) -> None:
+    """A prefill that fails after the scheduler has gone would be answered by nobody."""
+    await office.worker("p", "prefill")
+    await office.worker("d")
+    office.desk.open(make_record("r1"))
+    office.desk.open(make_record("r2"))
+    await until(lambda: all(each.placement for each in office.desk.records.values()))
+    office.desk.records[RequestId("r2")].phase = "decoding"
+
+    await office.desk.drain(1.0)
+    await office.bus.flush()
+
+    assert [("r1", "draining")] == [(each.request_id, each.code) for each in office.answers]
+    assert ["r2"] == list(office.desk.records)
 
 
 async def test_work_that_fails_beside_the_loops_ends_nothing(
