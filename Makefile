@@ -11,7 +11,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## create .venv and install Slipstream with its test tools
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
 	@echo "==> creating $(VENV) (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "==> installing Slipstream and its dependencies (torch is the large one)"
@@ -23,10 +23,14 @@ run: setup ## fetch the model, start every service, answer one prompt
 
 test: setup ## every test but the slow ones, on real NATS and the real model
 	@$(BIN)/slipstream model pull smollm2-135m
+	@$(BIN)/slipstream model pack smollm2-135m --format float32
+	@$(BIN)/slipstream model pack smollm2-135m --format int8
 	@$(BIN)/pytest
 
 test-long: setup ## the slow tests too
 	@$(BIN)/slipstream model pull smollm2-135m
+	@$(BIN)/slipstream model pack smollm2-135m --format float32
+	@$(BIN)/slipstream model pack smollm2-135m --format int8
 	@$(BIN)/pytest -m 'slow or not slow' --timeout 600
 
 lint: setup ## ruff: rules and formatting

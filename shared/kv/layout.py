@@ -8,7 +8,10 @@ BLOCK_SIZE = 32  # token positions; a multiple of every SIMD width, small enough
 # Raised when the arrangement changes: a reader with another version must not map the arena.
 _LAYOUT_VERSION = 1
 
-_BYTES_PER_ELEMENT = {"float32": 4}
+_BYTES_PER_ELEMENT = {"float32": 4, "int8": 1}
+_BYTES_PER_SCALE = (
+    4  # int8: one float32 for the key and one for the value of each position and head
+)
 
 # What the fake engine keeps of a position: its token id and its prefix's checksum, uint64 each.
 FAKE_BYTES_PER_SLOT = 16
@@ -19,8 +22,11 @@ class KvLayout:
     """
     Sizes of one block: `block_size` positions of one sequence in all layers.
 
-    A block is `[layer][key or value][kv_head][slot][head_dim]`, C order, without padding. For the
-    fake engine it is `[slot]` of (token id, prefix checksum), whatever the model's sizes.
+    A float32 block is `[layer][key or value][kv_head][slot][head_dim]`, C order, without padding.
+    An int8 block is `[layer][kv_head]` of keys `[slot / 16][head_dim / 4][16 slots][4]`, values
+    `[slot / 4][head_dim][4 slots]`, key scales and value scales `[slot]`: what the kernels' dot
+    products take. For the fake engine it is `[slot]` of (token id, prefix checksum), whatever the
+    model's sizes.
     """
 
     num_layers: int
@@ -42,8 +48,10 @@ class KvLayout:
         """Bytes that one position takes in all layers."""
         if self.kind == "fake":
             return FAKE_BYTES_PER_SLOT
-        num_elements = self.num_layers * 2 * self.num_kv_heads * self.head_dim
-        return num_elements * _BYTES_PER_ELEMENT[self.dtype]
+        per_head = self.head_dim * _BYTES_PER_ELEMENT[self.dtype]
+        if self.dtype == "int8":
+            per_head += _BYTES_PER_SCALE
+        return self.num_layers * 2 * self.num_kv_heads * per_head
 
     @property
     def block_bytes(self) -> int:

@@ -80,6 +80,7 @@ class FakeRunner:
     """The `ModelRunner` of the fake engine over an arena of `KvLayout(kind="fake")`."""
 
     vocab_size = VOCAB_SIZE
+    numerics = "fake"
 
     def __init__(
         self, kv: memoryview, layout: KvLayout, num_blocks: int, costs: FakeCosts | None = None
@@ -102,6 +103,10 @@ class FakeRunner:
         if seconds > 0:
             time.sleep(seconds)
         return logits_after(np.concatenate(hashes))
+
+    def close(self) -> None:
+        """Let go of the arena."""
+        self._slots = np.empty((0, 2), np.uint64)
 
     def _run(self, rows: SequenceRows) -> Words:
         """Do one sequence's part; return the hashes of the prefixes that want logits."""

@@ -44,6 +44,7 @@ class ModelRunner(Protocol):
 
     vocab_size: int
     num_forwards: int
+    numerics: str  # what computes: results of two runners of one name are the same bits
 
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """
@@ -53,3 +54,6 @@ class ModelRunner(Protocol):
         write into it; it is never reused.
         """
         ...
+
+    def close(self) -> None:
+        """Let go of threads and of the arena; nothing is run after it."""

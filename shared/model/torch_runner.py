@@ -53,6 +53,8 @@ class TorchRunner:
     cache is the arena itself.
     """
 
+    numerics = "reference"
+
     def __init__(
         self,
         model_dir: Path,
@@ -82,6 +84,9 @@ class TorchRunner:
             hidden = self._mlp(hidden, layer)
         logits: npt.NDArray[np.float32] = self._logits(hidden, batch).numpy()
         return logits
+
+    def close(self) -> None:
+        """Do nothing: torch's threads and the mapped arena end with the process."""
 
     def _attention(self, hidden: Tensor, layer: _Layer, layer_idx: int, step: _Step) -> Tensor:
         head_dim = self._config.head_dim

@@ -1,0 +1,57 @@
+// The one compute pool of a process: threads spin within a step only, and sleep between steps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace slipstream {
+
+// All threads of a step meet here; none goes on before the last has come.
+class Barrier {
+ public:
+  void reset(int num_threads) {
+    num_threads_ = num_threads;
+    num_waiting_.store(0, std::memory_order_relaxed);
+  }
+  void wait();
+
+ private:
+  int num_threads_ = 1;
+  std::atomic<int> num_waiting_{0};
+  std::atomic<int> phase_{0};
+};
+
+class ThreadPool {
+ public:
+  using Work = std::function<void(int thread_idx)>;
+
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // Run `work` once on each of the first `num_threads` threads, the caller being number 0.
+  void run(int num_threads, const Work& work);
+
+  int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
+  Barrier& barrier() { return barrier_; }
+
+ private:
+  void serve(int thread_idx);
+
+  std::vector<std::thread> threads_;
+  Barrier barrier_;
+  std::mutex mutex_;
+  std::condition_variable started_;
+  const Work* work_ = nullptr;
+  std::atomic<int> num_running_{0};
+  int num_wanted_ = 0;
+  long step_ = 0;
+  bool is_ending_ = false;
+};
+
+}  // namespace slipstream

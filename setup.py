@@ -1,0 +1,37 @@
+"""Build the native kernels: one library for each ISA level, of the same sources.
+
+A level is chosen when a process starts. Each is optional: without a compiler the plain-torch
+reference serves.
+"""
+
+import platform
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+FOLDER = Path("kernels/cpu")
+# Contraction and fast-math would let the compiler reorder what must give the same bits everywhere.
+COMMON = ["-std=c++17", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
+X86_LEVELS = {
+    "amx": ["-march=sapphirerapids"],
+    "avx512": ["-march=icelake-server"],
+    "avx2": ["-march=haswell"],
+    "portable": [],
+}
+
+
+def extension(level: str, flags: list[str]) -> Extension:
+    """Return the library of a level; it is loaded through ctypes, not imported."""
+    return Extension(
+        f"slipstream.kernels.cpu._{level}",
+        sources=sorted(str(path) for path in FOLDER.glob("*.cpp")),
+        depends=sorted(str(path) for path in FOLDER.glob("*.h")),
+        define_macros=[("SLIPSTREAM_LEVEL", f'"{level}"')],
+        extra_compile_args=[*COMMON, *flags],
+        extra_link_args=["-pthread"],
+        optional=True,
+    )
+
+
+levels = X86_LEVELS if platform.machine().lower() in {"x86_64", "amd64"} else {"portable": []}
+setup(ext_modules=[extension(level, flags) for level, flags in levels.items()])

@@ -1,0 +1,146 @@
+"""The `ModelRunner` of the native kernels: one fused call a step over mapped weights."""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.kernels.cpu import structs
+from slipstream.kernels.cpu.library import NativeLibrary
+from slipstream.shared.kv.layout import KvLayout
+from slipstream.shared.model.config import ModelConfig
+from slipstream.shared.model.packed_file import Array, PackedFile
+from slipstream.shared.model.packing import HADAMARD, NUM_OUTLIERS, PACKING_VERSION, rotary_tables
+from slipstream.shared.model.runner import SequenceRows
+
+FORMATS = {"float32": 0, "int8": 1}
+
+
+class NativeRunner:
+    """Runs packed batches over the arena. Results don't depend on batch, chunking or threads."""
+
+    # The ISA level has no place in it: all levels give the same bits (and a test says so).
+    numerics = f"native-{PACKING_VERSION}"
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        packed: PackedFile,
+        config: ModelConfig,
+        kv: memoryview,
+        layout: KvLayout,
+        num_threads: int,
+    ) -> None:
+        assert layout.kind == "model", f"no model can use the layout {layout.fingerprint}"
+        self.vocab_size = config.vocab_size
+        self.num_forwards = 0
+        self.num_threads = num_threads
+        self._library = library
+        self._block_bytes = layout.block_bytes
+        self._kv = np.frombuffer(kv, np.uint8)
+        self._kept: list[Array] = []  # what the structs point to
+        self._layers = (structs.Layer * config.num_layers)()
+        self._model = self._describe(packed, config, layout)
+        self._engine = library.new_engine(num_threads)
+
+    def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
+        """Run one packed pass; see `ModelRunner`."""
+        self.num_forwards += 1
+        token_ids = np.array(
+            [t for rows in batch for t in rows.token_ids[rows.num_computed_tokens :]], np.int32
+        )
+        block_tables = np.array([b for rows in batch for b in rows.block_table], np.int32)
+        sequences = (structs.Sequence * len(batch))()
+        logit_rows: list[int] = []
+        first_row = first_block = 0
+        for place, rows in zip(sequences, batch, strict=True):
+            place.first_row, place.num_rows = first_row, rows.num_rows
+            place.num_computed, place.first_block = rows.num_computed_tokens, first_block
+            first_row += rows.num_rows
+            first_block += len(rows.block_table)
+            logit_rows += range(first_row - rows.num_logit_rows, first_row)
+        wanted = np.array(logit_rows, np.int32)
+        logits = np.empty((len(wanted), self.vocab_size), np.float32)
+        step = structs.Step(
+            num_rows=len(token_ids),
+            num_sequences=len(batch),
+            num_logit_rows=len(wanted),
+            num_threads=self.num_threads,
+            token_ids=token_ids.ctypes.data,
+            sequences=ctypes.addressof(sequences),
+            block_tables=block_tables.ctypes.data,
+            logit_rows=wanted.ctypes.data,
+            logits=logits.ctypes.data,
+            kv=self._kv.ctypes.data,
+            block_bytes=self._block_bytes,
+        )
+        self._library.step(self._engine, self._model, step)
+        return logits
+
+    def close(self) -> None:
+        """End the compute threads."""
+        if self._engine:
+            self._library.free_engine(self._engine)
+            self._engine = 0
+            self._kv = np.empty(0, np.uint8)
+
+    def _describe(self, packed: PackedFile, config: ModelConfig, layout: KvLayout) -> structs.Model:
+        cosines, sines = rotary_tables(
+            config.head_dim, config.rope_theta, config.max_context_length
+        )
+        for layer_idx, layer in enumerate(self._layers):
+            self._fill_layer(layer, packed, f"layers.{layer_idx}", config)
+        return structs.Model(
+            num_layers=config.num_layers,
+            hidden=config.hidden_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            intermediate=config.intermediate_size,
+            vocab=config.vocab_size,
+            weight_format=FORMATS[packed.metadata["format"]],
+            kv_format=FORMATS[layout.dtype],
+            max_context=config.max_context_length,
+            epsilon=config.rms_norm_eps,
+            cosines=self._pointer(cosines),
+            sines=self._pointer(sines),
+            final_norm=self._pointer(packed["final_norm"]),
+            layers=ctypes.addressof(self._layers),
+            head=self._linear(packed, "head"),
+            embedding=self._pointer(packed.get("embedding")),
+        )
+
+    def _fill_layer(
+        self, layer: structs.Layer, packed: PackedFile, name: str, config: ModelConfig
+    ) -> None:
+        is_rotated = packed.metadata["format"] == "int8" and not config.intermediate_size % HADAMARD
+        layer.attention_norm = self._pointer(packed[f"{name}.attention_norm"])
+        layer.mlp_norm = self._pointer(packed[f"{name}.mlp_norm"])
+        layer.key_mean = self._pointer(packed.get(f"{name}.key_mean"))
+        layer.qkv = self._linear(packed, f"{name}.qkv")
+        layer.output = self._linear(packed, f"{name}.output")
+        layer.gate_up = self._linear(packed, f"{name}.gate_up")
+        layer.down = self._linear(packed, f"{name}.down", HADAMARD if is_rotated else 0)
+
+    def _linear(self, packed: PackedFile, name: str, hadamard: int = 0) -> structs.Linear:
+        weights = packed[f"{name}.weights"]
+        columns = packed.get(f"{name}.columns")
+        num_inputs = weights.shape[1] * (weights.shape[3] if weights.ndim == 4 else 1)  # noqa: PLR2004 # int8 tiles have groups of four inputs
+        return structs.Linear(
+            n=weights.shape[0] * 16,
+            k=num_inputs,
+            num_outliers=NUM_OUTLIERS if columns is not None else 0,
+            hadamard=hadamard,
+            weights=self._pointer(weights),
+            scales=self._pointer(packed.get(f"{name}.scales")),
+            sums=self._pointer(packed.get(f"{name}.sums")),
+            outlier_sums=self._pointer(packed.get(f"{name}.outlier_sums")),
+            columns=self._pointer(columns),
+        )
+
+    def _pointer(self, values: Array | None) -> int | None:
+        if values is None:
+            return None
+        self._kept.append(values)
+        return values.ctypes.data

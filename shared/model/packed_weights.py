@@ -1,0 +1,170 @@
+"""The packed file of a model and format: made once, kept in the cache, shared by all processes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.shared.model.cache_directory import ensure, find_damage
+from slipstream.shared.model.config import ModelConfig
+from slipstream.shared.model.gptq import quantize_rows
+from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
+from slipstream.shared.model.packing import (
+    HADAMARD,
+    NUM_OUTLIERS,
+    PACKING_VERSION,
+    hadamard_matrix,
+    interleave,
+    named,
+    pack_float32,
+    pack_int8,
+)
+
+FILE_NAME = "weights.safetensors"
+Report = Callable[[str], None]
+Weights = npt.NDArray[np.float32]
+
+
+def open_packed(
+    model_dir: Path,
+    config: ModelConfig,
+    fingerprint: str,
+    weight_format: str,
+    cache_dir: Path,
+    *,
+    report: Report,
+) -> PackedFile:
+    """Map the packed weights, making the file first where it is missing. Raises ModelError."""
+    name = f"{config.name} ({weight_format})"
+    directory = _directory(fingerprint, weight_format, cache_dir)
+
+    def build(partial: Path) -> None:
+        report(f"packing {name}; this happens once")
+        tensors = dict(_pack(model_dir, config, weight_format))
+        metadata = {"format": weight_format, "version": str(PACKING_VERSION)}
+        write_packed(partial / FILE_NAME, tensors, metadata)
+
+    ensure(directory, name, str(model_dir), build, report=report, verify=False)
+    return PackedFile(directory / FILE_NAME)
+
+
+def is_packed(fingerprint: str, weight_format: str, cache_dir: Path) -> bool:
+    """Tell whether the file is there, whole."""
+    return find_damage(_directory(fingerprint, weight_format, cache_dir), verify=False) is None
+
+
+def _directory(fingerprint: str, weight_format: str, cache_dir: Path) -> Path:
+    return cache_dir / "packed" / f"{fingerprint}-{weight_format}-v{PACKING_VERSION}"
+
+
+def _pack(model_dir: Path, config: ModelConfig, weight_format: str) -> Iterator[tuple[str, Array]]:
+    # torch is needed once a model, not by the workers that map the result.
+    from slipstream.shared.model.tensors import load_tensors  # noqa: PLC0415
+
+    loaded = load_tensors(model_dir)
+    tensors = {name: tensor.numpy() for name, tensor in loaded.items()}
+    if weight_format == "int8":
+        yield from _Int8Packer(model_dir, config, loaded).pack(tensors)
+        return
+    for name, weights in matrices(tensors, config):
+        yield from named(name, pack_float32(weights)).items()
+    yield from vectors(tensors, config)
+    if not config.tie_word_embeddings:
+        yield "embedding", tensors["model.embed_tokens.weight"]
+
+
+class _Int8Packer:
+    """Calibrates, then rounds every matrix."""
+
+    def __init__(
+        self,
+        model_dir: Path,
+        config: ModelConfig,
+        loaded: dict[str, Any],  # Any: torch's tensors, whose type would import torch here
+    ) -> None:
+        from slipstream.shared.model.calibration import (  # noqa: PLC0415 # torch, as above
+            calibrate,
+            calibration_texts,
+        )
+        from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415
+
+        self._config = config
+        self._found = calibrate(loaded, config, Tokenizer(model_dir), calibration_texts())
+
+    def pack(self, tensors: dict[str, Weights]) -> Iterator[tuple[str, Array]]:
+        """Yield every array of the file."""
+        for name, weights in matrices(tensors, self._config):
+            yield from named(name, self._matrix(name, weights)).items()
+        yield from vectors(tensors, self._config)
+        rotation = hadamard_matrix(self._config.head_dim)
+        for layer_idx, mean in enumerate(self._found.key_means):
+            yield f"layers.{layer_idx}.key_mean", (mean @ rotation).astype(np.float32)
+        if not self._config.tie_word_embeddings:
+            yield "embedding", tensors["model.embed_tokens.weight"]
+
+    def _matrix(self, name: str, weights: Weights) -> dict[str, Array]:
+        columns = None
+        if takes_outliers(name, weights.shape[1]):
+            columns = strongest_first(self._found.largest[name])
+        return quantized_matrix(name, weights, self._found.moments[name], columns)
+
+
+def takes_outliers(name: str, num_inputs: int) -> bool:
+    """Tell whether the strongest inputs of a matrix keep 16 bits."""
+    return not name.endswith("down") and num_inputs > NUM_OUTLIERS
+
+
+def quantized_matrix(
+    name: str,
+    weights: Weights,
+    moments: npt.NDArray[np.float64] | None,
+    columns: npt.NDArray[np.int32] | None,
+) -> dict[str, Array]:
+    """Return a matrix in int8: rotated or reordered as its kernel wants it, rounded, packed."""
+    wide = weights.astype(np.float64)
+    if name.endswith("down") and wide.shape[1] % HADAMARD == 0:
+        wide = rotated(wide)
+        moments = None if moments is None else rotated(rotated(moments).T).T
+    elif columns is not None:
+        wide = wide[:, columns]
+        moments = None if moments is None else moments[np.ix_(columns, columns)]
+    codes, scales = quantize_rows(wide, moments)
+    return pack_int8(codes, scales, columns)
+
+
+def rotated(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Rotate the columns in blocks, as the kernel rotates the inputs."""
+    blocks = matrix.reshape(len(matrix), -1, HADAMARD)
+    return (blocks @ hadamard_matrix(HADAMARD)).reshape(matrix.shape)
+
+
+def strongest_first(largest: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+    """Return an order of the columns with the strongest first."""
+    strongest = np.sort(np.argsort(-largest)[:NUM_OUTLIERS])
+    others = np.setdiff1d(np.arange(len(largest)), strongest)
+    return np.concatenate([strongest, others]).astype(np.int32)
+
+
+def matrices(tensors: dict[str, Weights], config: ModelConfig) -> Iterator[tuple[str, Weights]]:
+    """Yield the matrices as the kernels take them, one at a time."""
+    for layer_idx in range(config.num_layers):
+        prefix, name = f"model.layers.{layer_idx}.", f"layers.{layer_idx}."
+        qkv = [tensors[f"{prefix}self_attn.{part}_proj.weight"] for part in "qkv"]
+        yield name + "qkv", np.concatenate(qkv)
+        yield name + "output", tensors[prefix + "self_attn.o_proj.weight"]
+        gate, up = (tensors[f"{prefix}mlp.{part}_proj.weight"] for part in ("gate", "up"))
+        yield name + "gate_up", interleave(gate, up)
+        yield name + "down", tensors[prefix + "mlp.down_proj.weight"]
+    head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+    yield "head", tensors[head]
+
+
+def vectors(tensors: dict[str, Weights], config: ModelConfig) -> Iterator[tuple[str, Array]]:
+    """Yield the weights of the norms."""
+    for layer_idx in range(config.num_layers):
+        prefix, name = f"model.layers.{layer_idx}.", f"layers.{layer_idx}."
+        yield name + "attention_norm", tensors[prefix + "input_layernorm.weight"]
+        yield name + "mlp_norm", tensors[prefix + "post_attention_layernorm.weight"]
+    yield "final_norm", tensors["model.norm.weight"]

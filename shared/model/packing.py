@@ -1,0 +1,86 @@
+"""How matrices are laid out for the native kernels (`kernels/cpu/model.h` reads it)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.shared.model.packed_file import Array
+
+# Raised when the layout or its meaning changes: older files are made again.
+PACKING_VERSION = 1
+
+TILE = 16  # output columns of a tile
+PAIR = 32  # output columns that are computed together
+NUM_OUTLIERS = 64  # strongest input columns, whose activations keep 16 bits
+HADAMARD = 128  # block of the rotation before the down projection
+
+Weights = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.int8]
+
+
+def pack_float32(weights: Weights) -> dict[str, Array]:
+    """Return [n/16][k][16] of a matrix [n, k]."""
+    padded = _padded(weights)
+    tiles = padded.reshape(-1, TILE, padded.shape[1]).transpose(0, 2, 1)
+    return {"weights": np.ascontiguousarray(tiles, np.float32)}
+
+
+def pack_int8(
+    codes: Codes, scales: npt.NDArray[np.float32], columns: npt.NDArray[np.int32] | None
+) -> dict[str, Array]:
+    """
+    Return [n/16][k/4][16][4] of codes [n, k], with what turns sums into numbers.
+
+    `columns` is the order of the input columns that the codes are in, the strongest first.
+    """
+    padded = _padded(codes)
+    num_outputs, num_inputs = padded.shape
+    tiles = padded.reshape(-1, TILE, num_inputs // 4, 4).transpose(0, 2, 1, 3)
+    wide = padded.astype(np.int32)
+    packed: dict[str, Array] = {
+        "weights": np.ascontiguousarray(tiles),
+        "scales": np.concatenate(
+            [scales, np.zeros(num_outputs - len(scales), np.float32)], dtype=np.float32
+        ),
+        "sums": wide.sum(axis=1, dtype=np.int32),
+    }
+    if columns is not None:
+        packed["columns"] = columns.astype(np.int32)
+        packed["outlier_sums"] = wide[:, :NUM_OUTLIERS].sum(axis=1, dtype=np.int32)
+    return packed
+
+
+def interleave(gate: Weights, up: Weights) -> Weights:
+    """Return the rows of both in alternating tiles: a pair holds gate and up of 16 units."""
+    tiles = [part.reshape(-1, TILE, part.shape[1]) for part in (gate, up)]
+    return np.stack(tiles, axis=1).reshape(-1, gate.shape[1])
+
+
+def hadamard_matrix(size: int) -> npt.NDArray[np.float64]:
+    """Return the orthonormal Walsh-Hadamard matrix of a power of two."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    scaled: npt.NDArray[np.float64] = matrix / np.sqrt(size)
+    return scaled
+
+
+def rotary_tables(head_dim: int, theta: float, num_positions: int) -> tuple[Weights, Weights]:
+    """Return cosines and sines [num_positions, head_dim / 2] for `kernels.ops.rotary`."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
+    angles = np.arange(num_positions, dtype=np.float32)[:, None] * frequencies[None, :]
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def named(prefix: str, parts: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays of one matrix under its name."""
+    return {f"{prefix}.{name}": values for name, values in parts.items()}
+
+
+def _padded(values: npt.NDArray[np.float32] | Codes) -> Array:
+    missing = -len(values) % PAIR
+    if not missing:
+        return values
+    return np.concatenate([values, np.zeros((missing, values.shape[1]), values.dtype)])

@@ -1,0 +1,144 @@
+"""A tiny random model, packed for the native kernels, and ways to run it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.kernels.cpu import library
+from slipstream.shared.kv.layout import KvLayout
+from slipstream.shared.model.config import ModelConfig
+from slipstream.shared.model.native_runner import NativeRunner
+from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
+from slipstream.shared.model.packed_weights import matrices, quantized_matrix, vectors
+from slipstream.shared.model.packing import named, pack_float32
+from slipstream.shared.model.runner import SequenceRows
+
+NUM_BLOCKS = 96
+
+
+def tiny_config(num_heads: int = 6, num_kv_heads: int = 2) -> ModelConfig:
+    """Return odd sizes: a vocabulary that fills no tile, three query heads a KV head."""
+    return ModelConfig(
+        name="tiny",
+        num_layers=2,
+        hidden_size=num_heads * 64,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=64,
+        intermediate_size=256,
+        vocab_size=301,
+        max_context_length=1024,
+        rope_theta=10_000.0,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        eos_token_ids=(0,),
+    )
+
+
+@dataclass
+class TinyModel:
+    """Random weights of a configuration, by their names in a checkpoint."""
+
+    config: ModelConfig
+    tensors: dict[str, npt.NDArray[np.float32]]
+
+    @classmethod
+    def random(cls, config: ModelConfig, seed: int = 0) -> "TinyModel":
+        """Return weights of the usual sizes; a few input columns are strong, as in real models."""
+        rng = np.random.default_rng(seed)
+
+        def matrix(num_outputs: int, num_inputs: int) -> npt.NDArray[np.float32]:
+            values = rng.standard_normal((num_outputs, num_inputs)) / np.sqrt(num_inputs)
+            return values.astype(np.float32)
+
+        hidden, dim = config.hidden_size, config.head_dim
+        tensors = {
+            "model.embed_tokens.weight": matrix(config.vocab_size, hidden) * np.float32(4),
+            "model.norm.weight": rng.uniform(0.5, 1.5, hidden).astype(np.float32),
+        }
+        for i in range(config.num_layers):
+            prefix = f"model.layers.{i}."
+            for name in ("input_layernorm", "post_attention_layernorm"):
+                norm = rng.uniform(0.5, 1.5, hidden).astype(np.float32)
+                norm[:5] *= 30
+                tensors[f"{prefix}{name}.weight"] = norm
+            attention = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
+            for name, num_heads in attention.items():
+                tensors[f"{prefix}self_attn.{name}_proj.weight"] = matrix(num_heads * dim, hidden)
+            tensors[f"{prefix}self_attn.o_proj.weight"] = matrix(hidden, config.num_heads * dim)
+            for name in ("gate", "up"):
+                tensors[f"{prefix}mlp.{name}_proj.weight"] = matrix(
+                    config.intermediate_size, hidden
+                )
+            tensors[f"{prefix}mlp.down_proj.weight"] = matrix(hidden, config.intermediate_size)
+        return cls(config, tensors)
+
+    def columns(self) -> npt.NDArray[np.int32]:
+        """Return an order of the hidden columns in which the strong ones come first."""
+        rng = np.random.default_rng(7)
+        others = rng.permutation(np.arange(5, self.config.hidden_size))
+        return np.concatenate([np.arange(5), others]).astype(np.int32)
+
+    def write(self, path: Path, weight_format: str, nan_token: int | None = None) -> Path:
+        """Write the packed file; `nan_token` has NaN for its embedding."""
+        packed: dict[str, Array] = dict(vectors(self.tensors, self.config))
+        for name, weights in matrices(self.tensors, self.config):
+            if weight_format == "float32":
+                parts = pack_float32(weights)
+            else:
+                has_outliers = not name.endswith(("output", "down"))
+                columns = self.columns() if has_outliers else None
+                parts = quantized_matrix(name, weights, None, columns)
+            if name == "head" and nan_token is not None:
+                parts = _with_nan(parts, nan_token)
+            packed |= named(name, parts)
+        write_packed(path, packed, {"format": weight_format})
+        return path
+
+
+def _with_nan(head: dict[str, Array], token_id: int) -> dict[str, Array]:
+    """Return the output head, which is the embedding too, with a token's row made NaN."""
+    ill = {name: values.copy() for name, values in head.items()}
+    if "scales" in ill:
+        ill["scales"][token_id] = np.nan
+    else:
+        ill["weights"][token_id // 16, :, token_id % 16] = np.nan
+    return ill
+
+
+def open_runner(
+    path: Path,
+    config: ModelConfig,
+    kv_format: str,
+    *,
+    level: str | None = None,
+    num_threads: int = 2,
+) -> NativeRunner:
+    """Return a runner over a fresh arena whose unused bytes are poison (NaN in float32)."""
+    layout = KvLayout(config.num_layers, config.num_kv_heads, config.head_dim, dtype=kv_format)
+    arena = np.full(layout.block_bytes * NUM_BLOCKS, 0xFF, np.uint8)
+    return NativeRunner(
+        library.load(level),
+        PackedFile(path),
+        config,
+        memoryview(arena),
+        layout,
+        num_threads,
+    )
+
+
+def rows(
+    token_ids: Sequence[int], num_computed: int, table: Sequence[int], num_logits: int | None = None
+) -> SequenceRows:
+    """Return the rows of a sequence from `num_computed` on, with logits for all of them."""
+    num_rows = len(token_ids) - num_computed
+    return SequenceRows(
+        list(token_ids),
+        num_computed,
+        num_rows,
+        list(table),
+        num_rows if num_logits is None else num_logits,
+    )
