@@ -7,7 +7,9 @@ from typing import Literal
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.messages.common import Route
 
-Engine = Literal["torch", "fake"]
+Engine = Literal["auto", "native", "torch", "fake"]
+WeightFormat = Literal["float32", "int8"]
+KvFormat = Literal["float32", "int8"]
 Speculation = Literal["off", "ngram"]
 
 MIB = 1024 * 1024
@@ -31,7 +33,9 @@ class ServiceConfig:
     nats_url: str = DEFAULT_NATS_URL
     model: str = DEFAULT_MODEL
     cache_dir: Path
-    engine: Engine = "torch"
+    engine: Engine = "auto"  # native where the kernels were built, else torch
+    weight_format: WeightFormat = "float32"
+    kv_format: KvFormat = "float32"
     fake: FakeEngineConfig = FakeEngineConfig()
     is_test_mode: bool = False  # allows what must never be a default: the fake engine
     status_file: Path | None = None  # state and heartbeat, for health checks and the supervisor
@@ -42,6 +46,11 @@ class ServiceConfig:
     def __post_init__(self) -> None:
         if self.engine == "fake" and not self.is_test_mode:
             raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
+        if self.engine == "torch" and (self.weight_format, self.kv_format) != ("float32",) * 2:
+            raise ConfigurationError(
+                "--engine torch works in float32 only; leave --format and --kv-format out, "
+                "or take the native engine"
+            )
         _check_range("drain_s", self.drain_s, 0, 3600)
 
 
@@ -73,6 +82,7 @@ class WorkerConfig(ServiceConfig):
 
     arena_dir: Path
     num_threads: int = 1
+    isa: str | None = None  # force a level of the native kernels: amx, avx512, avx2, portable
     num_seats: int = 32
     token_budget: int = 512  # rows of prompt a step may take
 

@@ -25,6 +25,23 @@ def model_dir() -> Path:
     return resolve_model("smollm2-135m", default_cache_dir(), report=report)
 
 
+def _pack(weight_format: str) -> None:
+    command = [sys.executable, "-P", "-m", "slipstream.services.cli.main", "model", "pack"]
+    subprocess.run([*command, "--format", weight_format], check=True)
+
+
+@pytest.fixture(scope="session")
+def packed_float32(model_dir: Path) -> None:
+    """The default model's weights, packed once for all processes that map them."""
+    _pack("float32")
+
+
+@pytest.fixture(scope="session")
+def packed_int8(model_dir: Path) -> None:
+    """The same in int8; a minute the first time."""
+    _pack("int8")
+
+
 class NatsServer:
     """A real nats-server of our own on a free port, which a restart keeps."""
 

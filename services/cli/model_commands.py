@@ -1,12 +1,15 @@
 """`slipstream model`: fetch, list and remove models of the cache."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slipstream.services.cli.console import progress, resolve_cache_dir
-from slipstream.shared.config import DEFAULT_MODEL
+from slipstream.shared.config import DEFAULT_MODEL, WeightFormat
+from slipstream.shared.errors import ModelError
 
 CacheDir = Annotated[
     Path | None,
@@ -31,6 +34,41 @@ def pull(
     from slipstream.shared.model.store import pull_model  # noqa: PLC0415 - keeps --help quick
 
     typer.echo(pull_model(name, resolve_cache_dir(cache_dir), report=progress))
+
+
+@app.command()
+def pack(
+    name: Annotated[str, typer.Argument(help="As for --model.")] = DEFAULT_MODEL,
+    weight_format: Annotated[
+        WeightFormat, typer.Option("--format", help="Format of the weights.")
+    ] = "float32",
+    cache_dir: CacheDir = None,
+) -> None:
+    """Make the packed weights that the native engine maps; services find them ready."""
+    from slipstream.shared.model.config import load_config, model_fingerprint  # noqa: PLC0415
+    from slipstream.shared.model.packed_weights import open_packed  # noqa: PLC0415 - as above
+    from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - as above
+
+    directory = resolve_cache_dir(cache_dir)
+    model_dir = resolve_model(name, directory, report=progress)
+    config, fingerprint = load_config(model_dir), model_fingerprint(model_dir)
+    open_packed(model_dir, config, fingerprint, weight_format, directory, report=progress)
+
+
+def pack_once(name: str, weight_format: WeightFormat, cache_dir: Path) -> None:
+    """Pack in a process of its own, if need be: it loads torch, which nothing else here needs."""
+    from slipstream.shared.model.config import model_fingerprint  # noqa: PLC0415 - as above
+    from slipstream.shared.model.packed_weights import is_packed  # noqa: PLC0415 - as above
+    from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - as above
+
+    fingerprint = model_fingerprint(resolve_model(name, cache_dir, report=progress))
+    if is_packed(fingerprint, weight_format, cache_dir):
+        return
+    command = [sys.executable, "-P", "-m", "slipstream.services.cli.main", "model", "pack", name]
+    options = ["--format", weight_format, "--cache-dir", str(cache_dir)]
+    done = subprocess.run([*command, *options], check=False)  # noqa: S603 - our own command line
+    if done.returncode != 0:
+        raise ModelError(f"{name} could not be packed in {weight_format}; see the lines above")
 
 
 @app.command("list")

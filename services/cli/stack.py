@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slipstream.services.cli.child import ChildSpec
 from slipstream.services.cli.run_directory import RunDirectory
-from slipstream.shared.config import DEFAULT_MODEL, Engine
+from slipstream.shared.config import DEFAULT_MODEL, Engine, KvFormat, WeightFormat
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.lifecycle import read_status
 from slipstream.shared.messages.common import Role, Route
@@ -28,7 +28,9 @@ class StackSettings:
     model: str = DEFAULT_MODEL
     cache_dir: Path
     route: Route = "auto"
-    engine: Engine = "torch"
+    engine: Engine = "auto"
+    weight_format: WeightFormat = "float32"
+    kv_format: KvFormat = "float32"
     is_test_mode: bool = False
     num_prefill: int = 1
     num_decode: int = 1
@@ -123,6 +125,8 @@ def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str)
         "SLIPSTREAM_CACHE_DIR": str(settings.cache_dir),
         "SLIPSTREAM_ROUTE": settings.route,
         "SLIPSTREAM_ENGINE": settings.engine,
+        "SLIPSTREAM_FORMAT": settings.weight_format,
+        "SLIPSTREAM_KV_FORMAT": settings.kv_format,
         "SLIPSTREAM_TEST_MODE": "1" if settings.is_test_mode else "0",
     }
     if settings.kv_memory is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.services.cli.console import progress, resolve_cache_dir
-from slipstream.shared.config import DEFAULT_MODEL, Engine
+from slipstream.shared.config import DEFAULT_MODEL, Engine, KvFormat, WeightFormat
 from slipstream.shared.messages.common import Route
 
 if TYPE_CHECKING:
@@ -43,7 +43,24 @@ class StackOptions:
     engine: Annotated[
         Engine,
         typer.Option(envvar="SLIPSTREAM_ENGINE", help="Forward pass.", rich_help_panel=_PANEL),
-    ] = "torch"
+    ] = "auto"
+    weight_format: Annotated[
+        WeightFormat,
+        typer.Option(
+            "--format",
+            envvar="SLIPSTREAM_FORMAT",
+            help="Format of the weights.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "float32"
+    kv_format: Annotated[
+        KvFormat,
+        typer.Option(
+            envvar="SLIPSTREAM_KV_FORMAT",
+            help="Format of the KV cache.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "float32"
     test_mode: Annotated[
         bool,
         typer.Option(
@@ -87,6 +104,7 @@ class StackOptions:
     def prepare(self, *, is_log_json: bool | None) -> "StackSettings":
         """Check the options and fetch the model, once for all services. Raises SlipstreamError."""
         # Imported here: what `slipstream --help` does not need.
+        from slipstream.services.cli.model_commands import pack_once  # noqa: PLC0415
         from slipstream.services.cli.stack import StackSettings  # noqa: PLC0415
         from slipstream.shared.model.store import resolve_model  # noqa: PLC0415
 
@@ -95,6 +113,8 @@ class StackOptions:
             cache_dir=resolve_cache_dir(self.cache_dir),
             route=self.route,
             engine=self.engine,
+            weight_format=self.weight_format,
+            kv_format=self.kv_format,
             is_test_mode=self.test_mode,
             num_prefill=self.prefill,
             num_decode=self.decode,
@@ -105,4 +125,6 @@ class StackOptions:
             is_log_json=is_log_json,
         )
         resolve_model(self.model, settings.cache_dir, report=progress)
+        if self.engine in ("auto", "native"):
+            pack_once(self.model, self.weight_format, settings.cache_dir)
         return settings

@@ -228,7 +228,7 @@ class DecodeJobs:
         # Any: structlog's bound logger
         usage = sequence.usage()
         timings = sequence.log.timings(sequence.prefill_ms)
-        answer = sequence.log.finish(ending, usage, timings, self._host.model.numerics)
+        answer = sequence.log.finish(ending, usage, timings, self._host.numerics)
         await self._publisher.finish(sequence, answer)
         self._book.end(
             sequence.attempt,

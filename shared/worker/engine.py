@@ -52,3 +52,4 @@ class EngineThread:
     def close(self) -> None:
         """Let the running step finish; nothing is started after it."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+        self.runner.close()

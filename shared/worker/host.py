@@ -45,6 +45,10 @@ class WorkerHost:
         self.host_id: HostId = arena.host_id
         self.num_blocks = arena.num_blocks - 1
         self.lease_s = link.welcome.lease_ms / 1000
+        # Results of two workers may be mixed in one request only if this is the same.
+        self.numerics = "/".join(
+            (model.weight_format, f"kv-{model.layout.dtype}", engine.runner.numerics)
+        )
 
     @classmethod
     async def open(
@@ -62,9 +66,10 @@ class WorkerHost:
         welcome = link.welcome
         arena = Arena.open(config.arena_dir / welcome.path, model.layout)
         runner = await asyncio.to_thread(open_runner, model, config, arena)
-        log.info("model_loaded", model=model.name, numerics=model.numerics)
         keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms, on_lost)
-        return cls(link, arena, model, EngineThread(runner), keeper)
+        host = cls(link, arena, model, EngineThread(runner), keeper)
+        log.info("model_loaded", model=model.name, numerics=host.numerics)
+        return host
 
     async def close(self) -> None:
         """Stop computing, then hang up: the manager takes the end of the connection as proof."""
@@ -83,7 +88,7 @@ class WorkerHost:
             model=self.model.name,
             model_fingerprint=self.model.fingerprint,
             layout=self.model.layout.fingerprint,
-            numerics=self.model.numerics,
+            numerics=self.numerics,
             host_id=self.host_id,
             num_seats=num_seats,
             num_blocks=self.num_blocks,

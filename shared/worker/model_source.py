@@ -24,7 +24,7 @@ class ServedModel:
     config: ModelConfig
     fingerprint: str
     layout: KvLayout
-    numerics: str
+    weight_format: str
 
 
 def open_model(config: ServiceConfig) -> ServedModel:
@@ -38,6 +38,7 @@ def open_model(config: ServiceConfig) -> ServedModel:
         num_layers=model_config.num_layers,
         num_kv_heads=model_config.num_kv_heads,
         head_dim=model_config.head_dim,
+        dtype=config.kv_format,
         kind="fake" if config.engine == "fake" else "model",
     )
     return ServedModel(
@@ -46,7 +47,7 @@ def open_model(config: ServiceConfig) -> ServedModel:
         config=model_config,
         fingerprint=model_fingerprint(directory),
         layout=layout,
-        numerics="fake" if config.engine == "fake" else "float32/kv-float32/reference",
+        weight_format=config.weight_format,
     )
 
 

@@ -1,10 +1,18 @@
-"""The engine that runs a worker's model. torch loads only where it runs."""
+"""The engine that runs a worker's model: native kernels, plain torch, or fake."""
 
+import structlog
+
+from slipstream.kernels.cpu.library import NativeLibrary, NativeUnavailableError, load
 from slipstream.shared.config import WorkerConfig
+from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.arena import Arena
 from slipstream.shared.model.fake_runner import FakeCosts, FakeRunner
+from slipstream.shared.model.native_runner import NativeRunner
+from slipstream.shared.model.packed_weights import open_packed
 from slipstream.shared.model.runner import ModelRunner
 from slipstream.shared.worker.model_source import ServedModel
+
+log = structlog.get_logger()
 
 
 def open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
@@ -12,6 +20,38 @@ def open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> Model
     if config.engine == "fake":
         costs = FakeCosts(config.fake.step_ms, config.fake.row_us, config.fake.context_token_ns)
         return FakeRunner(arena.blocks, model.layout, arena.num_blocks, costs)
+    library = None if config.engine == "torch" else _library(config)
+    if library is None:
+        return _torch_runner(model, config, arena)
+    packed = open_packed(
+        model.directory,
+        model.config,
+        model.fingerprint,
+        config.weight_format,
+        config.cache_dir,
+        report=lambda line: log.info("model", step=line),
+    )
+    log.info("native_kernels", level=library.level, num_threads=config.num_threads)
+    return NativeRunner(
+        library, packed, model.config, arena.blocks, model.layout, config.num_threads
+    )
+
+
+def _library(config: WorkerConfig) -> NativeLibrary | None:
+    """Return the native kernels; None where the reference can stand in, with one clear warning."""
+    try:
+        return load(config.isa)
+    except NativeUnavailableError as error:
+        is_float32 = (config.weight_format, config.kv_format) == ("float32", "float32")
+        if config.engine == "native" or config.isa is not None or not is_float32:
+            raise ConfigurationError(
+                f"{error}; install with a C++ compiler, or take --engine torch in float32"
+            ) from error
+        log.warning("native_kernels_missing", reason=str(error), engine="torch")
+        return None
+
+
+def _torch_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     # torch costs seconds and 150 MB: only a worker of the reference path pays.
     from slipstream.shared.model.torch_runner import TorchRunner  # noqa: PLC0415
 

@@ -312,7 +312,7 @@ def _output(
 @pytest.mark.nats
 @pytest.mark.model
 @pytest.mark.timeout(180)
-@pytest.mark.usefixtures("needs_namespaces", "model_dir")
+@pytest.mark.usefixtures("needs_namespaces", "packed_float32")
 @pytest.mark.parametrize("num_decode", [1, 3])
 def test_the_composed_stack_becomes_healthy_and_answers(
     compose: Compose, nats_address: str, tmp_path: Path, num_decode: int
@@ -328,7 +328,7 @@ def test_the_composed_stack_becomes_healthy_and_answers(
 @pytest.mark.nats
 @pytest.mark.model
 @pytest.mark.timeout(120)
-@pytest.mark.usefixtures("needs_namespaces", "model_dir")
+@pytest.mark.usefixtures("needs_namespaces", "packed_float32")
 @pytest.mark.parametrize(
     ("without", "complaint"),
     [
