@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from estimate import Estimate, report, table
 
-from slipstream.kernels.cpu.library import load
+from slipstream.kernels.cpu.loader import load
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import load_config, model_fingerprint
 from slipstream.shared.model.native_runner import NativeRunner

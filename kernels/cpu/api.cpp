@@ -1,4 +1,4 @@
-// The C interface that `library.py` calls through ctypes (which releases the GIL).
+// The C interface that `loader.py` calls through ctypes (which releases the GIL).
 #include <cstdio>
 #include <cstring>
 #include <exception>

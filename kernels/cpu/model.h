@@ -1,6 +1,6 @@
 // What the fused step works on: weights as they lie in the packed file, rows of a batch, workspace.
 //
-// Plain structs, filled in by `library.py`; the names there and here must agree.
+// Plain structs, filled in by `loader.py`; the names there and here must agree.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// The phases of a step, in the order in which they run. One file, though a long one: they share the
+// plan of the batch and are read from top to bottom.
 #include "step.h"
 
 #include <algorithm>

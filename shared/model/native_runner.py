@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.kernels.cpu import structs
-from slipstream.kernels.cpu.library import NativeLibrary
+from slipstream.kernels.cpu.loader import NativeLibrary
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.packed_file import Array, PackedFile

@@ -2,7 +2,7 @@
 
 import structlog
 
-from slipstream.kernels.cpu.library import NativeLibrary, NativeUnavailableError, load
+from slipstream.kernels.cpu.loader import NativeLibrary, NativeUnavailableError, load
 from slipstream.shared.config import WorkerConfig
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.arena import Arena

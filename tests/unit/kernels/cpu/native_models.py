@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.kernels.cpu import library
+from slipstream.kernels.cpu import loader
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.native_runner import NativeRunner
@@ -121,7 +121,7 @@ def open_runner(
     layout = KvLayout(config.num_layers, config.num_kv_heads, config.head_dim, dtype=kv_format)
     arena = np.full(layout.block_bytes * NUM_BLOCKS, 0xFF, np.uint8)
     return NativeRunner(
-        library.load(level),
+        loader.load(level),
         PackedFile(path),
         config,
         memoryview(arena),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from slipstream.kernels.cpu import library
+from slipstream.kernels.cpu import loader
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.torch_runner import TorchRunner
@@ -18,7 +18,7 @@ from slipstream.shared.model.torch_runner import TorchRunner
 from .int8_twin import Int8Twin
 from .native_models import NUM_BLOCKS, TinyModel, open_runner, rows, tiny_config
 
-LEVELS = library.available_levels()
+LEVELS = loader.available_levels()
 FORMATS = [("float32", "float32"), ("int8", "float32"), ("int8", "int8"), ("float32", "int8")]
 TOKENS = np.random.default_rng(1).integers(0, 300, 700).tolist()
 TABLE = np.random.default_rng(2).permutation(np.arange(1, NUM_BLOCKS)).tolist()[:24]

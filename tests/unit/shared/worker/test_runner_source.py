@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.kernels.cpu.library import NativeUnavailableError
+from slipstream.kernels.cpu.loader import NativeUnavailableError
 from slipstream.shared.config import WorkerConfig
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.worker import runner_source
