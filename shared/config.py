@@ -138,7 +138,6 @@ class KvConfig(ServiceConfig):
     memory_bytes: int = 1024 * MIB
     num_blocks: int | None = None  # instead of memory_bytes; a handful is legal in tests
     lease_ms: int = 30_000
-    reserve_blocks: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,6 @@ struct QuantizedRows {
 };
 
 constexpr int kTileRows = 16;
-constexpr int kMaxStreamRows = 4;  // up to here rows are computed while the weights stream by
 constexpr int kPrefetchBytes = 8192;
 
 #if defined(__AMX_INT8__)

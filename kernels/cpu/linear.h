@@ -95,10 +95,6 @@ struct IntScaling {
   }
 };
 
-template <typename Epilogue>
-inline void linear_int8(const Linear& linear, const QuantizedRows& x, int num_rows, int first_pair,
-                        int end_pair, const Epilogue& epilogue);
-
 namespace detail {
 
 // Give the rows of a finished block of sums to the epilogue.
@@ -293,6 +289,7 @@ template <typename Epilogue>
 inline void linear_int8(const Linear& linear, const QuantizedRows& x, int num_rows, int first_pair,
                         int end_pair, const Epilogue& epilogue) {
 #if defined(__AVX512VNNI__)
+  // Up to four rows are computed while the weights stream by; more are worth whole tiles.
   switch (num_rows) {
     case 1:
       return detail::stream_rows<1>(linear, x, first_pair, end_pair, epilogue);

@@ -68,7 +68,6 @@ SETTINGS = {
     ),
     "num_blocks": Setting("KV blocks, instead of --kv-memory.", name="kv_blocks"),
     "lease_ms": Setting("How long a lease lasts unless it is renewed."),
-    "reserve_blocks": Setting("Blocks kept back for running sequences."),
     "fake_step_ms": Setting("Fake engine: time of a step."),
     "fake_row_us": Setting("Fake engine: time of a row."),
     "fake_context_token_ns": Setting("Fake engine: time of a token of context."),
