@@ -12,8 +12,7 @@ from torch import Tensor
 
 _PLANE = 256  # a 16-bit activation is low + 256 * high
 _MAX_8_BITS = 127.0
-_MAX_UNSIGNED = 255.0
-_BLOCK_SIZE = 32
+_MAX_UNSIGNED = 65535.0  # a softmax weight of 16 bits
 _MAX_16_BITS = 32512.0  # both planes stay within [-128, 127]
 
 
@@ -51,8 +50,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, key_mean: Tensor | None
     Return causal attention of one sequence over a KV cache of 8 bits.
 
     query [rows, heads, dim] are the last rows; key and value [positions, kv_heads, dim], rotated.
-    Queries have 16 bits, keys (rotated by a Hadamard transform, without their mean), values and
-    softmax weights 8. Up to one segment of 256 positions: the kernel takes a maximum for each.
+    Queries and softmax weights have 16 bits, keys (rotated by a Hadamard transform, without their
+    mean) and values 8. Up to one segment of 256 positions: the kernel takes a maximum for each.
     """
     num_rows, num_heads, dim = query.shape
     num_positions, num_kv_heads, _ = key.shape
@@ -69,11 +68,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, key_mean: Tensor | None
     scores = scores.masked_fill(~is_visible, -math.inf)
     weights = torch.exp(scores - scores.amax(-1, keepdim=True))
     codes, scales = _codes(values, _MAX_8_BITS)
-    # A value's scale goes into its weight; weights have 8 bits and a scale a row and block.
-    folded = weights * scales[:, :, 0].T[:, None, :]
-    blocks = torch.split(folded, _BLOCK_SIZE, dim=-1)
-    rounded = torch.cat([_rounded(block, _MAX_UNSIGNED) for block in blocks], -1)
-    sums = torch.einsum("hrp,phd->rhd", rounded, codes)
+    # A value's scale goes into its weight; weights have 16 bits without a sign.
+    folded = _rounded(weights * scales[:, :, 0].T[:, None, :], _MAX_UNSIGNED)
+    sums = torch.einsum("hrp,phd->rhd", folded, codes)
     return sums / weights.sum(-1).T[:, :, None]
 
 

@@ -1,8 +1,6 @@
-// Integer dot products: exact in int32, so every level and every path gives the same bits.
+// Integer dot products of matrices: exact in int32, so every level and path gives the same bits.
 //
-//   pair:    C[row][32]  = sum_k x[row][k] * w[column][k]      (k in tiles of 64)
-//   scores:  C[row][16]  = sum_d q[row][d] * key[slot][d]      (q in two planes)
-//   values:  C[row][dim] = sum_t p[row][t] * value[t][dim]     (t over the 32 slots of a block)
+//   pair: C[row][32] = sum_k x[row][k] * w[column][k]      (k in tiles of 64)
 #pragma once
 
 #include "model.h"
@@ -18,6 +16,7 @@ struct QuantizedRows {
 };
 
 constexpr int kTileRows = 16;
+constexpr int kPairRows = 2 * kTileRows;  // rows that are multiplied together
 constexpr int kPrefetchBytes = 8192;
 
 #if defined(__AMX_INT8__)
@@ -50,17 +49,6 @@ inline void configure_matrix_tiles(int a_rows) {
   load_config(config);
 }
 
-// Attention: 0 and 1 are C, 4 and 5 queries, 6 keys, 2 weights of one block, 3 and 7 values.
-inline void configure_attention_tiles(int a_rows) {
-  TileConfig config;
-  for (int tile : {0, 1, 4, 5}) set_tile(config, tile, a_rows, 64);
-  set_tile(config, 6, 16, 64);
-  set_tile(config, 2, a_rows, kBlockSize);
-  set_tile(config, 3, kBlockSize / 4, 64);
-  set_tile(config, 7, kBlockSize / 4, 64);
-  load_config(config);
-}
-
 #endif
 
 #if defined(__AVX512VNNI__)
@@ -72,45 +60,55 @@ inline __m512i broadcast_unsigned(const int8_t* p) {
   return _mm512_set1_epi32(four ^ static_cast<int32_t>(0x80808080u));
 }
 
-// Sums of some rows over the even and odd groups of four inputs. Members instead of an array: GCC
-// keeps these in registers.
+// Sums of some rows over both column tiles of a pair, even and odd groups of four inputs apart.
+// Members instead of an array: GCC keeps these in registers.
 template <int kRows>
-struct StreamSums {
-  __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
-  StreamSums<kRows - 1> others;
+struct PairSums {
+  __m512i even0 = _mm512_setzero_si512(), even1 = _mm512_setzero_si512();
+  __m512i odd0 = _mm512_setzero_si512(), odd1 = _mm512_setzero_si512();
+  PairSums<kRows - 1> others;
 
-  void add(const int8_t* x, int64_t ldx, __m512i w0, __m512i w1) {
-    even = _mm512_dpbusd_epi32(even, broadcast_unsigned(x), w0);
-    odd = _mm512_dpbusd_epi32(odd, broadcast_unsigned(x + 4), w1);
-    others.add(x + ldx, ldx, w0, w1);
+  void add_even(const int8_t* x, int64_t ldx, __m512i w0, __m512i w1) {
+    const __m512i input = broadcast_unsigned(x);
+    even0 = _mm512_dpbusd_epi32(even0, input, w0);
+    even1 = _mm512_dpbusd_epi32(even1, input, w1);
+    others.add_even(x + ldx, ldx, w0, w1);
   }
-  void store(int32_t* out) const {
-    _mm512_storeu_si512(out, _mm512_add_epi32(even, odd));
-    others.store(out + kPair);
+  void add_odd(const int8_t* x, int64_t ldx, __m512i w0, __m512i w1) {
+    const __m512i input = broadcast_unsigned(x);
+    odd0 = _mm512_dpbusd_epi32(odd0, input, w0);
+    odd1 = _mm512_dpbusd_epi32(odd1, input, w1);
+    others.add_odd(x + ldx, ldx, w0, w1);
+  }
+  // take(row, sums of tile 0, sums of tile 1)
+  template <typename Take>
+  void give(int row, const Take& take) const {
+    take(row, I16{_mm512_add_epi32(even0, odd0)}, I16{_mm512_add_epi32(even1, odd1)});
+    others.give(row + 1, take);
   }
 };
 
 template <>
-struct StreamSums<0> {
-  void add(const int8_t*, int64_t, __m512i, __m512i) {}
-  void store(int32_t*) const {}
+struct PairSums<0> {
+  void add_even(const int8_t*, int64_t, __m512i, __m512i) {}
+  void add_odd(const int8_t*, int64_t, __m512i, __m512i) {}
+  template <typename Take>
+  void give(int, const Take&) const {}
 };
 
-// Rows [0, kRows) against one pair of column tiles, the weights streaming by once. Tiles have
-// `tile_k` input columns, of which the first `k` are used.
+// The first `k` input columns of a pair whose tiles have `tile_bytes` each.
 template <int kRows>
-inline void pair_streaming(const int8_t* weights, int tile_k, int k, const int8_t* x, int ldx,
-                           int32_t* out) {
-  for (int tile = 0; tile < 2; ++tile) {
-    const int8_t* w = weights + static_cast<int64_t>(tile) * tile_k * 16;
-    StreamSums<kRows> sums;
-    for (int group = 0; group < k / 4; group += 2) {
-      const int8_t* pair = w + group * 64;
-      _mm_prefetch(reinterpret_cast<const char*>(pair + kPrefetchBytes), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(pair + kPrefetchBytes + 64), _MM_HINT_T0);
-      sums.add(x + group * 4, ldx, _mm512_loadu_si512(pair), _mm512_loadu_si512(pair + 64));
-    }
-    sums.store(out + tile * 16);
+inline void stream_pair(PairSums<kRows>& sums, const int8_t* w, int64_t tile_bytes, int k,
+                        const int8_t* x, int ldx) {
+  for (int group = 0; group < k / 4; group += 2) {
+    const int8_t* w0 = w + group * 64;
+    const int8_t* w1 = w0 + tile_bytes;
+    prefetch(w0 + kPrefetchBytes);
+    prefetch(w0 + kPrefetchBytes + 64);
+    prefetch(w1 + kPrefetchBytes);
+    prefetch(w1 + kPrefetchBytes + 64);
+    sums.add_even(x + group * 4, ldx, _mm512_loadu_si512(w0), _mm512_loadu_si512(w1));
+    sums.add_odd(x + group * 4 + 4, ldx, _mm512_loadu_si512(w0 + 64), _mm512_loadu_si512(w1 + 64));
   }
 }
 
@@ -158,73 +156,6 @@ inline void pair_plain(const int8_t* weights, int tile_k, int k, const int8_t* x
 #endif
     }
   }
-}
-
-// Attention scores of up to 16 query rows against 16 slots. q = low + 256 * high, [rows][dim].
-inline void score_tile(const int8_t* q_low, const int8_t* q_high, int num_rows, int dim,
-                       const int8_t* keys, int32_t* out) {
-#if defined(__AMX_INT8__)
-  _tile_zero(0);
-  _tile_zero(1);
-  for (int d = 0; d < dim; d += kStep) {
-    _tile_loadd(6, keys + d * 16, 64);
-    _tile_loadd(4, q_low + d, dim);
-    _tile_loadd(5, q_high + d, dim);
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 5, 6);
-  }
-  alignas(64) int32_t high[kTileRows * 16];
-  _tile_stored(0, out, 64);
-  _tile_stored(1, high, 64);
-  for (int row = 0; row < num_rows; ++row) {
-    (I16::load(out + row * 16) + shift_left<8>(I16::load(high + row * 16))).store(out + row * 16);
-  }
-#else
-  for (int row = 0; row < num_rows; ++row) {
-    int32_t sums[16] = {};
-    for (int group = 0; group < dim / 4; ++group) {
-      const int8_t* low = q_low + row * dim + group * 4;
-      const int8_t* high = q_high + row * dim + group * 4;
-      for (int slot = 0; slot < 16; ++slot) {
-        const int8_t* four = keys + group * 64 + slot * 4;
-        for (int i = 0; i < 4; ++i) sums[slot] += (low[i] + 256 * high[i]) * four[i];
-      }
-    }
-    std::memcpy(out + row * 16, sums, sizeof sums);
-  }
-#endif
-}
-
-// Weighted values of one block: p is unsigned [16][32], values [8][dim][4 slots], out [16][dim].
-inline void value_tiles(const uint8_t* p, int num_rows, int dim, const int8_t* values,
-                        int32_t* out) {
-#if defined(__AMX_INT8__)
-  _tile_loadd(2, p, kBlockSize);
-  for (int d = 0; d < dim; d += 32) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_loadd(3, values + d * 4, dim * 4);
-    _tile_loadd(7, values + d * 4 + 64, dim * 4);
-    _tile_dpbusd(0, 2, 3);
-    _tile_dpbusd(1, 2, 7);
-    _tile_stored(0, out + d, dim * 4);
-    _tile_stored(1, out + d + 16, dim * 4);
-  }
-  (void)num_rows;
-#else
-  for (int row = 0; row < num_rows; ++row) {
-    int32_t* sums = out + row * dim;
-    std::memset(sums, 0, sizeof(int32_t) * static_cast<size_t>(dim));
-    for (int group = 0; group < kBlockSize / 4; ++group) {
-      const uint8_t* weights = p + row * kBlockSize + group * 4;
-      for (int d = 0; d < dim; ++d) {
-        const int8_t* four = values + (group * dim + d) * 4;
-        sums[d] += weights[0] * four[0] + weights[1] * four[1] + weights[2] * four[2] +
-                   weights[3] * four[3];
-      }
-    }
-  }
-#endif
 }
 
 }  // namespace slipstream

@@ -1,4 +1,5 @@
-// y = x W^T for the rows of a batch, in pairs of column tiles; the caller's epilogue takes each row.
+// y = x W^T for the rows of a batch, in pairs of column tiles. The caller's epilogue takes a few rows
+// at a time: `epilogue(row, pair, a, b)` with the two tiles' vectors of rows row, row + 1, ...
 //
 // Rows don't see each other: an output is one sum over k in a fixed order (float32), or an exact
 // integer sum and one scaling (int8), whatever the number of rows or threads.
@@ -9,8 +10,6 @@
 #include "vector.h"
 
 namespace slipstream {
-
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // Float32: out[row][n] = fma chain over k, ascending.
 // The sums of some rows. Members instead of an array: GCC keeps these in registers.
@@ -27,7 +26,8 @@ struct RowSums {
   }
   template <typename Epilogue>
   void finish(int row, int pair, const Epilogue& epilogue) const {
-    epilogue(row, pair, a, b);
+    F16 one_a[1] = {a}, one_b[1] = {b};
+    epilogue(row, pair, one_a, one_b);
     others.finish(row + 1, pair, epilogue);
   }
 };
@@ -58,9 +58,10 @@ inline void float_rows(const float* weights, int k, const float* x, int ldx, int
 }
 
 template <typename Epilogue>
-inline void linear_float(const Linear& linear, const float* x, int ldx, int num_rows, int first_pair,
+inline void linear_float(const Linear& linear, const float* x, int num_rows, int first_pair,
                          int end_pair, const Epilogue& epilogue) {
   const auto* weights = static_cast<const float*>(linear.weights);
+  const int ldx = linear.k;
   for (int pair = first_pair; pair < end_pair; ++pair) {
     const float* w = weights + static_cast<int64_t>(pair) * kPair * linear.k;
     int row = 0;
@@ -97,53 +98,111 @@ struct IntScaling {
 
 namespace detail {
 
-// Give the rows of a finished block of sums to the epilogue.
+// Rows [first, first + count) of a finished block of sums, on their way to the epilogue.
 template <typename Epilogue>
-inline void finish_rows(const IntScaling& scaling, const QuantizedRows& x, int first_row,
-                        int num_rows, const int32_t* low, const int32_t* high,
-                        const Epilogue& epilogue) {
-  for (int r = 0; r < num_rows; ++r) {
-    I16 sums[2];
-    for (int tile = 0; tile < 2; ++tile) {
-      sums[tile] = I16::load(low + r * kPair + tile * 16);
-      if (high != nullptr) {
-        sums[tile] = sums[tile] + shift_left<8>(I16::load(high + r * kPair + tile * 16));
-      }
-    }
-    const float scale = x.scales[first_row + r];
-    epilogue(first_row + r, scaling.pair, scaling(sums[0], 0, scale), scaling(sums[1], 1, scale));
+class FinishedBlock {
+ public:
+  FinishedBlock(const Linear& linear, const QuantizedRows& x, const Epilogue& epilogue)
+      : linear_(linear), x_(x), epilogue_(epilogue) {}
+
+  void set(int pair, int first_row, int num_rows, const int32_t* low, const int32_t* high) {
+    pair_ = pair;
+    row_ = first_row;
+    end_row_ = first_row + num_rows;
+    low_ = low;
+    high_ = high;
   }
-}
+  void finish() { finish(end_row_ - row_); }
+  // The next `count` rows, as far as there are any.
+  void finish(int count) {
+    const int end = row_ + count < end_row_ ? row_ + count : end_row_;
+    if (row_ >= end) return;
+    for (; row_ + kTogether <= end; row_ += kTogether) finish_rows<kTogether>();
+    for (; row_ < end; ++row_) finish_rows<1>();
+  }
+
+ private:
+  static constexpr int kTogether = 4;
+
+  template <int kRows>
+  void finish_rows() {
+    const IntScaling scaling(linear_, pair_);
+    F16 a[kRows], b[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      I16 sums[2] = {I16::load(low_ + r * kPair), I16::load(low_ + r * kPair + 16)};
+      if (linear_.num_outliers != 0) {
+        sums[0] = sums[0] + shift_left<8>(I16::load(high_ + r * kPair));
+        sums[1] = sums[1] + shift_left<8>(I16::load(high_ + r * kPair + 16));
+      }
+      const float scale = x_.scales[row_ + r];
+      a[r] = scaling(sums[0], 0, scale);
+      b[r] = scaling(sums[1], 1, scale);
+    }
+    low_ += kRows * kPair;
+    if (linear_.num_outliers != 0) high_ += kRows * kPair;
+    epilogue_(row_, pair_, a, b);
+  }
+
+  const Linear& linear_;
+  const QuantizedRows& x_;
+  const Epilogue& epilogue_;
+  int pair_ = 0;
+  int row_ = 0;
+  int end_row_ = 0;
+  const int32_t* low_ = nullptr;
+  const int32_t* high_ = nullptr;
+};
 
 #if defined(__AVX512VNNI__)
 
-// The 128 that made the inputs unsigned goes out again.
-inline void compensate(const int32_t* column_sums, int num_rows, int32_t* sums) {
-  for (int tile = 0; tile < 2; ++tile) {
-    const I16 excess = shift_left<7>(I16::load(column_sums + tile * 16));
-    for (int r = 0; r < num_rows; ++r) {
-      int32_t* p = sums + r * kPair + tile * 16;
-      (I16::load(p) - excess).store(p);
-    }
+// A few rows of a pair while its weights stream by, all in registers.
+template <int kRows, typename Epilogue>
+inline void stream_rows(const Linear& linear, const QuantizedRows& x, int first_row, int pair,
+                        const Epilogue& epilogue) {
+  const int64_t tile_bytes = static_cast<int64_t>(linear.k) * 16;
+  const int8_t* w = static_cast<const int8_t*>(linear.weights) + pair * 2 * tile_bytes;
+  PairSums<kRows> low;
+  stream_pair(low, w, tile_bytes, linear.k, x.low + static_cast<int64_t>(first_row) * linear.k,
+              linear.k);
+  I16 sums[kRows][2];
+  // The 128 that made the inputs unsigned goes out again.
+  const int32_t* column_sums = linear.sums + pair * kPair;
+  const I16 excess0 = shift_left<7>(I16::load(column_sums));
+  const I16 excess1 = shift_left<7>(I16::load(column_sums + 16));
+  low.give(0, [&](int row, I16 a, I16 b) {
+    sums[row][0] = a - excess0;
+    sums[row][1] = b - excess1;
+  });
+  if (linear.num_outliers != 0) {
+    PairSums<kRows> high;
+    stream_pair(high, w, tile_bytes, kNumOutliers, x.high + first_row * kNumOutliers, kNumOutliers);
+    const int32_t* outlier_sums = linear.outlier_sums + pair * kPair;
+    const I16 high_excess0 = shift_left<7>(I16::load(outlier_sums));
+    const I16 high_excess1 = shift_left<7>(I16::load(outlier_sums + 16));
+    high.give(0, [&](int row, I16 a, I16 b) {
+      sums[row][0] = sums[row][0] + shift_left<8>(a - high_excess0);
+      sums[row][1] = sums[row][1] + shift_left<8>(b - high_excess1);
+    });
   }
+  const IntScaling scaling(linear, pair);
+  F16 a[kRows], b[kRows];
+  for (int row = 0; row < kRows; ++row) {
+    a[row] = scaling(sums[row][0], 0, x.scales[first_row + row]);
+    b[row] = scaling(sums[row][1], 1, x.scales[first_row + row]);
+  }
+  epilogue(first_row, pair, a, b);
 }
 
-template <int kRows, typename Epilogue>
-inline void stream_rows(const Linear& linear, const QuantizedRows& x, int first_pair, int end_pair,
-                        const Epilogue& epilogue) {
-  alignas(64) int32_t low[kRows * kPair];
-  alignas(64) int32_t high[kRows * kPair];
-  const auto* weights = static_cast<const int8_t*>(linear.weights);
+// All rows of all pairs, some at a time.
+template <typename Epilogue>
+inline void stream_all(const Linear& linear, const QuantizedRows& x, int num_rows, int first_pair,
+                       int end_pair, const Epilogue& epilogue) {
   for (int pair = first_pair; pair < end_pair; ++pair) {
-    const int8_t* w = weights + static_cast<int64_t>(pair) * kPair * linear.k;
-    pair_streaming<kRows>(w, linear.k, linear.k, x.low, linear.k, low);
-    compensate(linear.sums + pair * kPair, kRows, low);
-    if (linear.num_outliers != 0) {
-      pair_streaming<kRows>(w, linear.k, kNumOutliers, x.high, kNumOutliers, high);
-      compensate(linear.outlier_sums + pair * kPair, kRows, high);
-    }
-    finish_rows(IntScaling(linear, pair), x, 0, kRows, low, linear.num_outliers ? high : nullptr,
-                epilogue);
+    int row = 0;
+    for (; row + 4 <= num_rows; row += 4) stream_rows<4>(linear, x, row, pair, epilogue);
+    for (; row + 2 <= num_rows; row += 2) stream_rows<2>(linear, x, row, pair, epilogue);
+    if (row < num_rows) stream_rows<1>(linear, x, row, pair, epilogue);
   }
 }
 
@@ -151,15 +210,21 @@ inline void stream_rows(const Linear& linear, const QuantizedRows& x, int first_
 
 #if defined(__AMX_INT8__)
 
+inline void prefetch_lines(const int8_t* w, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) prefetch_far(w + i);
+}
+
 inline void prefetch_pair(const int8_t* w, int bytes) {
   for (int i = 0; i < bytes; i += 64) {
     _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + i), _MM_HINT_T0);
   }
 }
 
-// Up to 16 rows: C in tiles 0 and 1, the outliers' high plane in 2 and 3.
-inline void pair_of_16(const Linear& linear, const QuantizedRows& x, int first_row,
-                       const int8_t* w, int32_t* low, int32_t* high) {
+// Up to 16 rows: C in tiles 0 and 1, the outliers' high plane in 2 and 3. `between()` is called at
+// every step over k.
+template <typename Between>
+inline void pair_of_16(const Linear& linear, const QuantizedRows& x, int first_row, const int8_t* w,
+                       int32_t* low, int32_t* high, const Between& between) {
   const int64_t tile_bytes = static_cast<int64_t>(linear.k) * 16;
   const int8_t* a = x.low + static_cast<int64_t>(first_row) * linear.k;
   _tile_zero(0);
@@ -178,85 +243,97 @@ inline void pair_of_16(const Linear& linear, const QuantizedRows& x, int first_r
       _tile_loadd(5, x.high + first_row * kNumOutliers, kNumOutliers);
       _tile_dpbssd(2, 5, 6);
       _tile_dpbssd(3, 5, 7);
+      _tile_stored(2, high, kPair * 4);
+      _tile_stored(3, high + 16, kPair * 4);
     }
+    between();
   }
   _tile_stored(0, low, kPair * 4);
   _tile_stored(1, low + 16, kPair * 4);
-  if (linear.num_outliers != 0) {
-    _tile_stored(2, high, kPair * 4);
-    _tile_stored(3, high + 16, kPair * 4);
-  }
 }
 
-// 32 rows: two A tiles by two B tiles, so that each tile that is loaded is used twice.
-inline void pair_of_32(const Linear& linear, const QuantizedRows& x, int first_row,
-                       const int8_t* w, int32_t* low, int32_t* high) {
-  const int64_t tile_bytes = static_cast<int64_t>(linear.k) * 16;
-  const int8_t* a = x.low + static_cast<int64_t>(first_row) * linear.k;
-  const int8_t* b = a + static_cast<int64_t>(kTileRows) * linear.k;
-  int32_t* rows_b[2] = {low + kTileRows * kPair, high + kTileRows * kPair};
-  if (linear.num_outliers != 0) {
-    const int8_t* h = x.high + first_row * kNumOutliers;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_loadd(6, w, 64);
-    _tile_loadd(7, w + tile_bytes, 64);
-    _tile_loadd(4, h, kNumOutliers);
-    _tile_loadd(5, h + kTileRows * kNumOutliers, kNumOutliers);
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 7);
-    _tile_dpbssd(2, 5, 6);
-    _tile_dpbssd(3, 5, 7);
-    _tile_stored(0, high, kPair * 4);
-    _tile_stored(1, high + 16, kPair * 4);
-    _tile_stored(2, rows_b[1], kPair * 4);
-    _tile_stored(3, rows_b[1] + 16, kPair * 4);
-  }
+inline void store_32(int32_t* c) {
+  _tile_stored(0, c, kPair * 4);
+  _tile_stored(1, c + 16, kPair * 4);
+  _tile_stored(2, c + kTileRows * kPair, kPair * 4);
+  _tile_stored(3, c + kTileRows * kPair + 16, kPair * 4);
+}
+
+// C += A B for one step over k: two A tiles by two B tiles, so that each that is loaded is used twice.
+inline void step_of_32(const int8_t* a, int64_t lda, const int8_t* w, int64_t tile_bytes) {
+  _tile_loadd(6, w, 64);
+  _tile_loadd(7, w + tile_bytes, 64);
+  _tile_loadd(4, a, lda);
+  _tile_dpbssd(0, 4, 6);
+  _tile_dpbssd(1, 4, 7);
+  _tile_loadd(5, a + kTileRows * lda, lda);
+  _tile_dpbssd(2, 5, 6);
+  _tile_dpbssd(3, 5, 7);
+}
+
+inline void zero_32() {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int k = 0; k < linear.k; k += kStep) {
-    _tile_loadd(6, w + k * 16, 64);
-    _tile_loadd(7, w + tile_bytes + k * 16, 64);
-    _tile_loadd(4, a + k, linear.k);
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 7);
-    _tile_loadd(5, b + k, linear.k);
-    _tile_dpbssd(2, 5, 6);
-    _tile_dpbssd(3, 5, 7);
-  }
-  _tile_stored(0, low, kPair * 4);
-  _tile_stored(1, low + 16, kPair * 4);
-  _tile_stored(2, rows_b[0], kPair * 4);
-  _tile_stored(3, rows_b[0] + 16, kPair * 4);
 }
 
+// 32 rows.
+template <typename Between>
+inline void pair_of_32(const Linear& linear, const QuantizedRows& x, int first_row, const int8_t* w,
+                       int32_t* low, int32_t* high, const Between& between) {
+  const int64_t tile_bytes = static_cast<int64_t>(linear.k) * 16;
+  const int8_t* a = x.low + static_cast<int64_t>(first_row) * linear.k;
+  if (linear.num_outliers != 0) {
+    zero_32();
+    step_of_32(x.high + first_row * kNumOutliers, kNumOutliers, w, tile_bytes);
+    store_32(high);
+  }
+  zero_32();
+  for (int k = 0; k < linear.k; k += kStep) {
+    step_of_32(a + k, linear.k, w + k * 16, tile_bytes);
+    between();
+  }
+  store_32(low);
+}
+
+// The epilogue of a block is computed while the tiles of the next one are multiplied.
 template <typename Epilogue>
 inline void tile_rows(const Linear& linear, const QuantizedRows& x, int num_rows, int first_pair,
                       int end_pair, const Epilogue& epilogue) {
-  alignas(64) int32_t low[2 * kTileRows * kPair];
-  alignas(64) int32_t high[2 * kTileRows * kPair];
+  alignas(64) int32_t low[2][kPairRows * kPair];
+  alignas(64) int32_t high[2][kPairRows * kPair];
   const auto* weights = static_cast<const int8_t*>(linear.weights);
-  const int32_t* high_or_none = linear.num_outliers != 0 ? high : nullptr;
+  const int64_t pair_bytes = static_cast<int64_t>(kPair) * linear.k;
+  const int num_steps = linear.k / kStep;
+  FinishedBlock<Epilogue> finished(linear, x, epilogue);
   // Rows beyond the last are padding up to a whole tile; their sums are not looked at.
   configure_matrix_tiles(num_rows < kTileRows ? num_rows : kTileRows);
+  int buffer = 0;
   for (int pair = first_pair; pair < end_pair; ++pair) {
-    const int8_t* w = weights + static_cast<int64_t>(pair) * kPair * linear.k;
-    const IntScaling scaling(linear, pair);
-    int row = 0;
-    for (; row + kTileRows < num_rows; row += 2 * kTileRows) {
-      pair_of_32(linear, x, row, w, low, high);
-      const int count = num_rows - row < 2 * kTileRows ? num_rows - row : 2 * kTileRows;
-      finish_rows(scaling, x, row, count, low, high_or_none, epilogue);
-    }
-    if (row < num_rows) {
-      pair_of_16(linear, x, row, w, low, high);
-      finish_rows(scaling, x, row, num_rows - row, low, high_or_none, epilogue);
+    const int8_t* w = weights + pair * pair_bytes;
+    for (int row = 0; row < num_rows; row += kPairRows) {
+      const int count = num_rows - row < kPairRows ? num_rows - row : kPairRows;
+      const int rows_each = (kPairRows + num_steps - 1) / num_steps;
+      if (count > kTileRows) {
+        const int8_t* next = row == 0 ? w + pair_bytes : nullptr;
+        pair_of_32(linear, x, row, w, low[buffer], high[buffer], [&] {
+          // Once a pair: the next one's weights come into the cache.
+          if (next != nullptr) {
+            prefetch_lines(next, pair_bytes / num_steps);
+            next += pair_bytes / num_steps;
+          }
+          finished.finish(rows_each);
+        });
+      } else {
+        pair_of_16(linear, x, row, w, low[buffer], high[buffer], [&] { finished.finish(rows_each); });
+      }
+      finished.finish();
+      finished.set(pair, row, count, low[buffer], high[buffer]);
+      buffer = 1 - buffer;
     }
   }
+  finished.finish();
 }
 
 #endif
@@ -267,9 +344,9 @@ inline void plain_rows(const Linear& linear, const QuantizedRows& x, int num_row
   alignas(64) int32_t low[kTileRows * kPair];
   alignas(64) int32_t high[kTileRows * kPair];
   const auto* weights = static_cast<const int8_t*>(linear.weights);
+  FinishedBlock<Epilogue> finished(linear, x, epilogue);
   for (int pair = first_pair; pair < end_pair; ++pair) {
     const int8_t* w = weights + static_cast<int64_t>(pair) * kPair * linear.k;
-    const IntScaling scaling(linear, pair);
     for (int row = 0; row < num_rows; row += kTileRows) {
       const int count = num_rows - row < kTileRows ? num_rows - row : kTileRows;
       pair_plain(w, linear.k, linear.k, x.low + static_cast<int64_t>(row) * linear.k, linear.k,
@@ -278,7 +355,8 @@ inline void plain_rows(const Linear& linear, const QuantizedRows& x, int num_row
         pair_plain(w, linear.k, kNumOutliers, x.high + row * kNumOutliers, kNumOutliers, count,
                    high);
       }
-      finish_rows(scaling, x, row, count, low, linear.num_outliers != 0 ? high : nullptr, epilogue);
+      finished.set(pair, row, count, low, high);
+      finished.finish();
     }
   }
 }
@@ -288,23 +366,14 @@ inline void plain_rows(const Linear& linear, const QuantizedRows& x, int num_row
 template <typename Epilogue>
 inline void linear_int8(const Linear& linear, const QuantizedRows& x, int num_rows, int first_pair,
                         int end_pair, const Epilogue& epilogue) {
-#if defined(__AVX512VNNI__)
-  // Up to four rows are computed while the weights stream by; more are worth whole tiles.
-  switch (num_rows) {
-    case 1:
-      return detail::stream_rows<1>(linear, x, first_pair, end_pair, epilogue);
-    case 2:
-      return detail::stream_rows<2>(linear, x, first_pair, end_pair, epilogue);
-    case 3:
-      return detail::stream_rows<3>(linear, x, first_pair, end_pair, epilogue);
-    case 4:
-      return detail::stream_rows<4>(linear, x, first_pair, end_pair, epilogue);
-    default:
-      break;
+#if defined(__AMX_INT8__)
+  // One or two rows are computed while the weights stream by; more are worth whole tiles.
+  if (num_rows > 2) {
+    return detail::tile_rows(linear, x, num_rows, first_pair, end_pair, epilogue);
   }
 #endif
-#if defined(__AMX_INT8__)
-  detail::tile_rows(linear, x, num_rows, first_pair, end_pair, epilogue);
+#if defined(__AVX512VNNI__)
+  detail::stream_all(linear, x, num_rows, first_pair, end_pair, epilogue);
 #else
   detail::plain_rows(linear, x, num_rows, first_pair, end_pair, epilogue);
 #endif

@@ -8,28 +8,20 @@
 namespace slipstream {
 
 // y = x / sqrt(mean(x^2) + epsilon) * weight
-inline void rms_norm(const float* x, const float* weight, int n, float epsilon, float* y) {
-  F16 sums = F16::zero();
-  for (int i = 0; i < n; i += kLanes) {
-    const F16 v = F16::load(x + i);
-    sums = fma(v, v, sums);
+inline const float* rms_norm(const float* x, const float* weight, int n, float epsilon, float* y) {
+  // Two sums, of even and odd vectors, so that one need not wait for the other.
+  F16 even = F16::zero(), odd = F16::zero();
+  for (int i = 0; i < n; i += 2 * kLanes) {
+    const F16 a = F16::load(x + i), b = F16::load(x + i + kLanes);
+    even = fma(a, a, even);
+    odd = fma(b, b, odd);
   }
-  const float mean = reduce_add(sums) / static_cast<float>(n);
+  const float mean = reduce_add(even + odd) / static_cast<float>(n);
   const F16 scale = F16::set(1.0f / std::sqrt(mean + epsilon));
   for (int i = 0; i < n; i += kLanes) {
     (F16::load(x + i) * scale * F16::load(weight + i)).store(y + i);
   }
-}
-
-// Rotary embedding of one head, halves paired as in the Llama family: (x1, x2) at (i, i + dim / 2).
-inline void rotate(float* x, int dim, const float* cosines, const float* sines) {
-  const int half = dim / 2;
-  for (int i = 0; i < half; i += kLanes) {
-    const F16 c = F16::load(cosines + i), s = F16::load(sines + i);
-    const F16 a = F16::load(x + i), b = F16::load(x + half + i);
-    (a * c - b * s).store(x + i);
-    (b * c + a * s).store(x + half + i);
-  }
+  return y;
 }
 
 #if defined(__AVX512F__)
@@ -62,22 +54,22 @@ inline F16 hadamard_lanes(F16 a) {
 }
 #endif
 
-// Orthonormal Walsh-Hadamard transform in blocks of `block` (a power of two, at least 16).
-inline void hadamard(float* x, int n, int block) {
-  const F16 scale = F16::set(1.0f / std::sqrt(static_cast<float>(block)));
-  for (int first = 0; first < n; first += block) {
-    float* b = x + first;
-    for (int half = block / 2; half >= kLanes; half /= 2) {
-      for (int i = 0; i < block; i += 2 * half) {
-        for (int j = i; j < i + half; j += kLanes) {
-          const F16 lower = F16::load(b + j), upper = F16::load(b + j + half);
-          (lower + upper).store(b + j);
-          (lower - upper).store(b + j + half);
-        }
-      }
+// Orthonormal Walsh-Hadamard transform of kVectors vectors that stay in registers.
+template <int kVectors>
+inline void hadamard(F16 (&x)[kVectors]) {
+#pragma GCC unroll 4
+  for (int half = kVectors / 2; half > 0; half /= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kVectors; ++i) {
+      if ((i & half) != 0) continue;
+      const F16 lower = x[i], upper = x[i + half];
+      x[i] = lower + upper;
+      x[i + half] = lower - upper;
     }
-    for (int i = 0; i < block; i += kLanes) (hadamard_lanes(F16::load(b + i)) * scale).store(b + i);
   }
+  const F16 scale = F16::set(1.0f / std::sqrt(static_cast<float>(kVectors * kLanes)));
+#pragma GCC unroll 16
+  for (int i = 0; i < kVectors; ++i) x[i] = hadamard_lanes(x[i]) * scale;
 }
 
 inline float max_abs(const float* x, int n) {
@@ -86,11 +78,10 @@ inline float max_abs(const float* x, int n) {
   return reduce_max(found);
 }
 
-inline I16 quantized(const float* x, F16 inverse, int limit) {
-  // Clamped as floats: what is out of range for an int32 has no defined conversion.
-  const F16 bound = F16::set(static_cast<float>(limit));
-  return round_to_int(min(max(F16::load(x) * inverse, F16::zero() - bound), bound));
-}
+// No need to clamp: the scale comes from the largest value, and rounding to nearest undoes its error.
+inline I16 quantized(F16 x, F16 inverse) { return round_to_int(x * inverse); }
+
+inline F16 inverse_of(float scale) { return F16::set(scale > 0.0f ? 1.0f / scale : 0.0f); }
 
 // low + 256 * high = x, both in [-128, 127]
 inline void split_planes(I16 x, int8_t* low, int8_t* high) {
@@ -109,18 +100,38 @@ inline void quantize_row(const float* x, int k, int num_outliers, int8_t* low, i
     if (!(largest >= strongest)) largest = strongest;
   }
   *scale = largest;
-  const F16 inverse = F16::set(largest > 0.0f ? 1.0f / largest : 0.0f);
+  const F16 inverse = inverse_of(largest);
   for (int i = 0; i < num_outliers; i += kLanes) {
-    split_planes(quantized(x + i, inverse, 32512), low + i, high + i);
+    split_planes(quantized(F16::load(x + i), inverse), low + i, high + i);
   }
   for (int i = num_outliers; i < k; i += kLanes) {
-    store_bytes(quantized(x + i, inverse, 127), low + i);
+    store_bytes(quantized(F16::load(x + i), inverse), low + i);
   }
+}
+
+// The same without outliers, of the row rotated in blocks of kHadamard. `scratch` holds k floats.
+inline void rotate_and_quantize_row(const float* x, int k, float* scratch, int8_t* low, float* scale) {
+  constexpr int kVectors = kHadamard / kLanes;
+  F16 found = F16::zero();
+  for (int first = 0; first < k; first += kHadamard) {
+    F16 block[kVectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) block[i] = F16::load(x + first + i * kLanes);
+    hadamard(block);
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) {
+      found = max(found, abs(block[i]));
+      block[i].store(scratch + first + i * kLanes);
+    }
+  }
+  *scale = reduce_max(found) / 127.0f;
+  const F16 inverse = inverse_of(*scale);
+  for (int i = 0; i < k; i += kLanes) store_bytes(quantized(F16::load(scratch + i), inverse), low + i);
 }
 
 // Put the strongest input columns first.
 inline void reorder(const float* x, const int32_t* columns, int k, float* y) {
-  for (int i = 0; i < k; ++i) y[i] = x[columns[i]];
+  for (int i = 0; i < k; i += kLanes) gather(x, columns + i).store(y + i);
 }
 
 }  // namespace slipstream

@@ -6,6 +6,7 @@
 #include <cassert>
 
 #include "attention.h"
+#include "heads.h"
 #include "linear.h"
 #include "rows.h"
 
@@ -16,9 +17,30 @@ namespace {
 // Up to so many rows every thread normalizes and quantizes for itself: cheaper than a barrier.
 constexpr int kRowsForEach = 2;
 
+// A batch is split over the threads by columns: each computes some outputs of all rows, and the
+// weights are read once. From so many rows a thread on it is split by rows: the weights are read by
+// every thread, but activations never travel between cores.
+constexpr int kOwnRows = 64;
+// So many rows go through several matrices before the next ones do: their activations fit the
+// second-level cache.
+constexpr int kPanelRows = 128;
+
 struct Range {
   int first, end;
+  int count() const { return end - first; }
 };
+
+// What a thread computes of a phase: its own rows, or its share of the columns of all rows.
+struct Part {
+  int thread;
+  Range rows;
+  bool has_own_rows;
+};
+
+template <int kCount>
+constexpr int count_of(const F16 (&)[kCount]) {
+  return kCount;
+}
 
 // A thread's even share of `count` pieces.
 inline Range share(int count, int thread, int num_threads) {
@@ -30,39 +52,26 @@ class StepRun {
  public:
   StepRun(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
           int num_threads)
-      : m_(model), s_(step), ws_(workspace), pool_(pool), num_threads_(num_threads) {
+      : m_(model), s_(step), ws_(workspace), plan_(workspace.plan), pool_(pool), num_threads_(num_threads) {
     heads_per_group_ = m_.num_heads / m_.num_kv_heads;
     num_qkv_ = (m_.num_heads + 2 * m_.num_kv_heads) * m_.head_dim;
+    ws_.plan.make(model, step, num_threads);
     reserve();
-    plan_rows();
-    plan_attention();
   }
 
   void run(int thread) {
-    embed(thread);
-    wait();
+    const Part all = part_of(thread);
+    embed(all);
+    if (!all.has_own_rows) wait();
     for (int layer = 0; layer < m_.num_layers; ++layer) {
       const Layer& l = m_.layers[layer];
-      project_qkv(l, layer, thread, input_of(thread, l.qkv, [&](int row, float* y) {
-                    rms_norm(residual(row), l.attention_norm, m_.hidden, m_.epsilon, y);
-                  }));
+      each_panel(all, [&](const Part& part) { project_qkv(l, layer, part); });
       wait();
-      attend(layer, thread);
+      attend(layer);
       wait();
-      add_to_residual(l.output, thread, input_of(thread, l.output, [&](int row, float* y) {
-                        std::memcpy(y, attention(row), sizeof(float) * static_cast<size_t>(l.output.k));
-                      }));
-      wait();
-      gate(l.gate_up, thread, input_of(thread, l.gate_up, [&](int row, float* y) {
-             rms_norm(residual(row), l.mlp_norm, m_.hidden, m_.epsilon, y);
-           }));
-      wait();
-      add_to_residual(l.down, thread, input_of(thread, l.down, [&](int row, float* y) {
-                        std::memcpy(y, gated(row), sizeof(float) * static_cast<size_t>(l.down.k));
-                        if (l.down.hadamard != 0) hadamard(y, l.down.k, l.down.hadamard);
-                      }));
-      wait();
+      each_panel(all, [&](const Part& part) { finish_layer(l, part); });
     }
+    if (all.has_own_rows) wait();
     project_head(thread);
   }
 
@@ -82,15 +91,15 @@ class StepRun {
     ws_.qkv.reserve(rows * static_cast<size_t>(num_qkv_));
     ws_.attention.reserve(rows * heads);
     ws_.gated.reserve(rows * static_cast<size_t>(m_.intermediate));
-    ws_.query_low.reserve(rows * heads);
-    ws_.query_high.reserve(rows * heads);
+    ws_.query_planes.reserve(2 * rows * heads);
     ws_.query_scales.reserve(rows * static_cast<size_t>(m_.num_heads));
     const int widest = std::max(std::max(m_.hidden, m_.intermediate), m_.num_heads * m_.head_dim);
     ws_.shared.reserve(s_.num_rows, widest);
     ws_.own.resize(std::max(ws_.own.size(), static_cast<size_t>(num_threads_)));
     ws_.scratch.resize(std::max(ws_.scratch.size(), static_cast<size_t>(num_threads_)));
-    for (auto& own : ws_.own) own.reserve(kRowsForEach, widest);
+    for (auto& own : ws_.own) own.reserve(std::min(s_.num_rows, kPanelRows), widest);
     for (auto& scratch : ws_.scratch) scratch.resize(2 * static_cast<size_t>(widest));
+    if (plan_.is_split) ws_.reserve_partials(plan_.num_units(m_), plan_.max_num_segments);
     if (ws_.num_counters < m_.num_layers) {
       ws_.counters = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(m_.num_layers));
       ws_.num_counters = m_.num_layers;
@@ -98,44 +107,49 @@ class StepRun {
     for (int i = 0; i < m_.num_layers; ++i) ws_.counters[static_cast<size_t>(i)] = 0;
   }
 
-  void plan_rows() {
-    const auto rows = static_cast<size_t>(s_.num_rows);
-    ws_.positions.resize(rows);
-    ws_.row_sequence.resize(rows);
-    ws_.row_group.resize(rows);
-    ws_.groups.clear();
-    const int rows_per_group = std::max(1, kTileRows / heads_per_group_);
-    for (int i = 0; i < s_.num_sequences; ++i) {
-      const Sequence& sequence = s_.sequences[i];
-      for (int r = 0; r < sequence.num_rows; r += rows_per_group) {
-        const int count = std::min(rows_per_group, sequence.num_rows - r);
-        const int position = sequence.num_computed + r;
-        for (int j = 0; j < count; ++j) {
-          const auto row = static_cast<size_t>(sequence.first_row + r + j);
-          ws_.positions[row] = position + j;
-          ws_.row_sequence[row] = i;
-          ws_.row_group[row] = static_cast<int32_t>(ws_.groups.size());
-        }
-        ws_.groups.push_back({i, sequence.first_row + r, count, position, position + count});
-      }
+  Part part_of(int thread) const {
+    if (s_.num_rows < kOwnRows * num_threads_) return {thread, {0, s_.num_rows}, false};
+    // Whole tile pairs: no two threads write to one.
+    const Range blocks = share((s_.num_rows + kPairRows - 1) / kPairRows, thread, num_threads_);
+    return {thread,
+            {blocks.first * kPairRows, std::min(blocks.end * kPairRows, static_cast<int>(s_.num_rows))},
+            true};
+  }
+
+  template <typename Run>
+  static void each_panel(const Part& all, const Run& run) {
+    if (!all.has_own_rows) return run(all);
+    for (int row = all.rows.first; row < all.rows.end; row += kPanelRows) {
+      run(Part{all.thread, {row, std::min(row + kPanelRows, all.rows.end)}, true});
     }
   }
 
-  // Few groups with long contexts are split by segment, so that every thread has work.
-  void plan_attention() {
-    max_num_segments_ = 1;
-    for (const auto& group : ws_.groups) {
-      max_num_segments_ = std::max(max_num_segments_, num_segments_of(group.end_position - 1));
-    }
-    num_units_ = static_cast<int>(ws_.groups.size()) * m_.num_kv_heads;
-    is_split_ = num_threads_ > 1 && max_num_segments_ > 1 && num_units_ < 16 * num_threads_;
-    if (is_split_) {
-      ws_.partials.reserve(static_cast<size_t>(num_units_ * max_num_segments_) * kTileRows);
-    }
+  // Where threads share rows, all wait for each other.
+  void meet(const Part& part) {
+    if (!part.has_own_rows) wait();
+  }
+  Range columns(const Part& part, int count) const {
+    return part.has_own_rows ? Range{0, count} : share(count, part.thread, num_threads_);
+  }
+  Range rows_to_prepare(const Part& part) const {
+    return part.has_own_rows ? part.rows : share(part.rows.count(), part.thread, num_threads_);
   }
 
-  void embed(int thread) {
-    const Range rows = share(s_.num_rows, thread, num_threads_);
+  void finish_layer(const Layer& l, const Part& part) {
+    add_to_residual(l.output, part,
+                    input_of(part, l.output, [&](int row, float*) { return attention(row); }));
+    meet(part);
+    gate(l.gate_up, part, input_of(part, l.gate_up, [&](int row, float* y) {
+           return rms_norm(residual(row), l.mlp_norm, m_.hidden, m_.epsilon, y);
+         }));
+    meet(part);
+    add_to_residual(l.down, part,
+                    input_of(part, l.down, [&](int row, float*) { return gated(row); }));
+    meet(part);
+  }
+
+  void embed(const Part& part) {
+    const Range rows = rows_to_prepare(part);
     for (int row = rows.first; row < rows.end; ++row) {
       const int32_t token = s_.token_ids[row];
       float* x = residual(row);
@@ -164,196 +178,108 @@ class StepRun {
     }
   }
 
-  // Turn rows into the input of a linear: `fill(row, floats)` makes the floats.
-  template <typename Fill>
-  Activations& input_of(int thread, const Linear& linear, const Fill& fill) {
-    return input_of(thread, linear, s_.num_rows, fill);
-  }
-
-  template <typename Fill>
-  Activations& input_of(int thread, const Linear& linear, int num_rows, const Fill& fill) {
-    const bool is_for_each = num_rows <= kRowsForEach;
-    Activations& to = is_for_each ? ws_.own[static_cast<size_t>(thread)] : ws_.shared;
-    const Range rows = is_for_each ? Range{0, num_rows} : share(num_rows, thread, num_threads_);
-    float* scratch = ws_.scratch[static_cast<size_t>(thread)].data();
+  // Turn rows into the input of a linear. `make(row, scratch)` returns a row's floats, which may lie
+  // in the scratch.
+  template <typename Make>
+  Activations& input_of(const Part& part, const Linear& linear, const Make& make) {
+    const auto thread = static_cast<size_t>(part.thread);
+    const bool is_for_each = part.has_own_rows || part.rows.count() <= kRowsForEach;
+    Activations& to = is_for_each ? ws_.own[thread] : ws_.shared;
+    const Range rows = is_for_each ? part.rows : rows_to_prepare(part);
+    float* scratch = ws_.scratch[thread].data();
     for (int row = rows.first; row < rows.end; ++row) {
+      const float* x = make(row, scratch);
+      const int at = row - part.rows.first;
       if (m_.weight_format == kFloat32) {
-        fill(row, to.floats.data() + static_cast<int64_t>(row) * linear.k);
-        continue;
+        std::memcpy(to.floats.data() + static_cast<int64_t>(at) * linear.k, x,
+                    sizeof(float) * static_cast<size_t>(linear.k));
+      } else {
+        quantize(linear, x, at, scratch + linear.k, to);
       }
-      fill(row, scratch);
-      const float* x = scratch;
-      if (linear.columns != nullptr) {
-        reorder(scratch, linear.columns, linear.k, scratch + linear.k);
-        x = scratch + linear.k;
-      }
-      quantize_row(x, linear.k, linear.num_outliers, to.low.data() + static_cast<int64_t>(row) * linear.k,
-                   to.high.data() + row * kNumOutliers, to.scales.data() + row);
     }
     if (!is_for_each) wait();
     return to;
   }
 
+  static void quantize(const Linear& linear, const float* x, int row, float* scratch, Activations& to) {
+    int8_t* low = to.low.data() + static_cast<int64_t>(row) * linear.k;
+    float* scale = to.scales.data() + row;
+    if (linear.hadamard != 0) return rotate_and_quantize_row(x, linear.k, scratch, low, scale);
+    if (linear.columns != nullptr) {
+      reorder(x, linear.columns, linear.k, scratch);
+      x = scratch;
+    }
+    quantize_row(x, linear.k, linear.num_outliers, low, to.high.data() + row * kNumOutliers, scale);
+  }
+
   template <typename Epilogue>
-  void multiply(const Linear& linear, Activations& x, int num_rows, Range pairs,
-                const Epilogue& epilogue) {
+  void multiply(const Linear& linear, Activations& x, Range rows, Range pairs, const Epilogue& epilogue) {
+    const auto at_row = [&](int row, int pair, auto& a, auto& b) {
+      epilogue(rows.first + row, pair, a, b);
+    };
     if (m_.weight_format == kFloat32) {
-      linear_float(linear, x.floats.data(), linear.k, num_rows, pairs.first, pairs.end, epilogue);
+      linear_float(linear, x.floats.data(), rows.count(), pairs.first, pairs.end, at_row);
     } else {
-      linear_int8(linear, x.quantized(), num_rows, pairs.first, pairs.end, epilogue);
+      linear_int8(linear, x.quantized(), rows.count(), pairs.first, pairs.end, at_row);
     }
   }
 
   // Whole heads a thread, so that what follows a projection stays with who made it.
-  void project_qkv(const Layer& l, int layer, int thread, Activations& x) {
-    const int num_heads = m_.num_heads + 2 * m_.num_kv_heads;
-    const int pairs = m_.head_dim / kPair;
-    const Range heads = share(num_heads, thread, num_threads_);
-    multiply(l.qkv, x, s_.num_rows, {heads.first * pairs, heads.end * pairs},
-             [&](int row, int pair, F16 a, F16 b) {
-               float* y = qkv(row) + pair * kPair;
-               a.store(y);
-               b.store(y + 16);
-             });
-    for (int head = heads.first; head < heads.end; ++head) {
-      for (int row = 0; row < s_.num_rows; ++row) {
-        float* x_head = qkv(row) + static_cast<int64_t>(head) * m_.head_dim;
-        if (head < m_.num_heads) {
-          finish_query(row, head, x_head);
-        } else if (head < m_.num_heads + m_.num_kv_heads) {
-          finish_key(l, layer, row, head - m_.num_heads, x_head);
-        } else {
-          finish_value(layer, row, head - m_.num_heads - m_.num_kv_heads, x_head);
-        }
-      }
-    }
-  }
-
-  void rotate_row(int row, float* x) {
-    const int64_t at = static_cast<int64_t>(ws_.positions[static_cast<size_t>(row)]) * (m_.head_dim / 2);
-    rotate(x, m_.head_dim, m_.cosines + at, m_.sines + at);
-  }
-
-  void finish_query(int row, int head, float* x) {
-    const int dim = m_.head_dim;
-    rotate_row(row, x);
-    const F16 scale = F16::set(1.0f / std::sqrt(static_cast<float>(dim)));
-    for (int d = 0; d < dim; d += kLanes) (F16::load(x + d) * scale).store(x + d);
-    if (m_.kv_format == kFloat32) return;
-    hadamard(x, dim, dim);
-    const QueryGroup& group = ws_.groups[static_cast<size_t>(ws_.row_group[static_cast<size_t>(row)])];
-    const int kv_head = head / heads_per_group_;
-    const int64_t query =
-        (static_cast<int64_t>(group.first_row) * m_.num_kv_heads +
-         static_cast<int64_t>(kv_head) * group.num_rows + (row - group.first_row)) *
-            heads_per_group_ + head % heads_per_group_;
-    // 16 bits: queries are never stored, so their precision is free.
-    const float largest = max_abs(x, dim) / 32512.0f;
-    const F16 inverse = F16::set(largest > 0.0f ? 1.0f / largest : 0.0f);
-    for (int d = 0; d < dim; d += kLanes) {
-      split_planes(quantized(x + d, inverse, 32512), ws_.query_low.data() + query * dim + d,
-                   ws_.query_high.data() + query * dim + d);
-    }
-    ws_.query_scales.data()[query] = largest;
-  }
-
-  uint8_t* block_of(int row) {
-    const Sequence& sequence = s_.sequences[ws_.row_sequence[static_cast<size_t>(row)]];
-    const int block_idx = ws_.positions[static_cast<size_t>(row)] / kBlockSize;
-    return s_.kv + s_.block_tables[sequence.first_block + block_idx] * s_.block_bytes;
-  }
-
-  float* float_slot(int layer, int row, int kv_head, int which) {
-    const int64_t plane = static_cast<int64_t>(m_.num_kv_heads) * kBlockSize * m_.head_dim;
-    const int slot = ws_.positions[static_cast<size_t>(row)] % kBlockSize;
-    return reinterpret_cast<float*>(block_of(row)) + (2LL * layer + which) * plane +
-           (static_cast<int64_t>(kv_head) * kBlockSize + slot) * m_.head_dim;
-  }
-
-  void finish_key(const Layer& l, int layer, int row, int kv_head, float* x) {
-    const int dim = m_.head_dim;
-    rotate_row(row, x);
-    if (m_.kv_format == kFloat32) {
-      std::memcpy(float_slot(layer, row, kv_head, 0), x, sizeof(float) * static_cast<size_t>(dim));
-      return;
-    }
-    // Rotated, then without its mean: both leave the softmax as it is and take the outliers away.
-    hadamard(x, dim, dim);
-    if (l.key_mean != nullptr) {
-      for (int d = 0; d < dim; d += kLanes) {
-        (F16::load(x + d) - F16::load(l.key_mean + kv_head * dim + d)).store(x + d);
-      }
-    }
-    const int slot = ws_.positions[static_cast<size_t>(row)] % kBlockSize;
-    auto* block = reinterpret_cast<int8_t*>(block_of(row) + KvPlace().offset_of(m_, layer, kv_head));
-    int8_t* keys = block + slot / 16 * 16 * dim + slot % 16 * 4;
-    store_int8(x, reinterpret_cast<float*>(block + 2 * kBlockSize * dim) + slot, [&](int d) {
-      return keys + d / 4 * 64 + d % 4;
+  void project_qkv(const Layer& l, int layer, const Part& part) {
+    Activations& x = input_of(part, l.qkv, [&](int row, float* y) {
+      return rms_norm(residual(row), l.attention_norm, m_.hidden, m_.epsilon, y);
     });
-  }
-
-  void finish_value(int layer, int row, int kv_head, float* x) {
-    const int dim = m_.head_dim;
-    if (m_.kv_format == kFloat32) {
-      std::memcpy(float_slot(layer, row, kv_head, 1), x, sizeof(float) * static_cast<size_t>(dim));
-      return;
-    }
-    const int slot = ws_.positions[static_cast<size_t>(row)] % kBlockSize;
-    auto* block = reinterpret_cast<int8_t*>(block_of(row) + KvPlace().offset_of(m_, layer, kv_head));
-    int8_t* values = block + kBlockSize * dim + slot / 4 * dim * 4 + slot % 4;
-    store_int8(x, reinterpret_cast<float*>(block + 2 * kBlockSize * dim) + kBlockSize + slot,
-               [&](int d) { return values + d * 4; });
-  }
-
-  template <typename Place>
-  void store_int8(const float* x, float* scale, const Place& place) {
-    const float largest = max_abs(x, m_.head_dim) / 127.0f;
-    const F16 inverse = F16::set(largest > 0.0f ? 1.0f / largest : 0.0f);
-    *scale = largest;
-    for (int d = 0; d < m_.head_dim; d += kLanes) {
-      int8_t bytes[kLanes];
-      store_bytes(quantized(x + d, inverse, 127), bytes);
-      for (int i = 0; i < kLanes; ++i) *place(d + i) = bytes[i];
+    const int pairs = m_.head_dim / kPair;
+    const Range heads = columns(part, m_.num_heads + 2 * m_.num_kv_heads);
+    multiply(l.qkv, x, part.rows, {heads.first * pairs, heads.end * pairs},
+             [&](int row, int pair, auto& a, auto& b) {
+               for (int r = 0; r < count_of(a); ++r) {
+                 float* y = qkv(row + r) + pair * kPair;
+                 a[r].store(y);
+                 b[r].store(y + 16);
+               }
+             });
+    switch (m_.head_dim) {
+      case 64:
+        return finish_heads<4>(l, layer, part.rows, heads);
+      case 128:
+        return finish_heads<8>(l, layer, part.rows, heads);
+      default:
+        return finish_heads<16>(l, layer, part.rows, heads);
     }
   }
 
-  void attend(int layer, int thread) {
-    const AttentionInput in{m_,
-                            s_,
-                            layer,
-                            ws_.qkv.data(),
-                            num_qkv_,
-                            ws_.query_low.data(),
-                            ws_.query_high.data(),
+  template <int kVectors>
+  void finish_heads(const Layer& l, int layer, Range batch_rows, Range heads) {
+    HeadRows<kVectors> rows(m_, s_, ws_, l, layer);
+    for (int row = batch_rows.first; row < batch_rows.end; ++row) {
+      rows.set_row(row);
+      for (int head = heads.first; head < heads.end; ++head) {
+        rows.finish(head, qkv(row) + static_cast<int64_t>(head) * m_.head_dim);
+      }
+    }
+  }
+
+  void attend(int layer) {
+    const AttentionInput in{m_, s_, layer, ws_.qkv.data(), num_qkv_, ws_.query_planes.data(),
                             ws_.query_scales.data()};
     auto& counter = ws_.counters[static_cast<size_t>(layer)];
-    const int num_pieces = is_split_ ? num_units_ * max_num_segments_ : num_units_;
-    Partial partials[2][kTileRows];
+    const auto num_items = static_cast<int>(plan_.items.size());
     int num_configured = 0;
-    for (int piece = counter.fetch_add(1); piece < num_pieces; piece = counter.fetch_add(1)) {
-      // The longest contexts come last in a prompt: start with them.
-      const int unit = num_units_ - 1 - (is_split_ ? piece / max_num_segments_ : piece);
-      const QueryGroup& group = ws_.groups[static_cast<size_t>(unit / m_.num_kv_heads)];
-      const int kv_head = unit % m_.num_kv_heads;
-      configure(group, &num_configured);
-      if (is_split_) {
-        const int segment = piece % max_num_segments_;
-        if (segment >= num_segments_of(group.end_position - 1)) continue;
-        attend_segment(in, group, kv_head, segment, partials_of(unit, segment));
-      } else {
-        attend_all(in, group, kv_head, partials);
+    int item_idx = counter.fetch_add(1);
+    while (item_idx < num_items) {
+      const AttentionItem& item = plan_.items[static_cast<size_t>(item_idx)];
+      // One item ahead.
+      item_idx = counter.fetch_add(1);
+      Upcoming upcoming;
+      if (item_idx < num_items) {
+        const AttentionItem& next = plan_.items[static_cast<size_t>(item_idx)];
+        upcoming = Upcoming(in, plan_.groups[static_cast<size_t>(next.group)], next);
       }
-    }
-    if (!is_split_) return;
-    wait();
-    const Range units = share(num_units_, thread, num_threads_);
-    for (int unit = units.first; unit < units.end; ++unit) {
-      const QueryGroup& group = ws_.groups[static_cast<size_t>(unit / m_.num_kv_heads)];
-      Partial* merged = partials_of(unit, 0);
-      for (int i = 1; i < num_segments_of(group.end_position - 1); ++i) {
-        merge_rows(group, i, merged, partials_of(unit, i));
+      configure(plan_.groups[static_cast<size_t>(item.group)], &num_configured);
+      for (int head = item.first_head; head < item.end_head; ++head) {
+        attend_head(in, item, head, upcoming);
       }
-      write_rows(group, unit % m_.num_kv_heads, merged);
     }
   }
 
@@ -372,17 +298,34 @@ class StepRun {
 
   Partial* partials_of(int unit, int segment) {
     return ws_.partials.data() +
-           (static_cast<int64_t>(unit) * max_num_segments_ + segment) * kTileRows;
+           (static_cast<int64_t>(unit) * plan_.max_num_segments + segment) * kTileRows;
   }
 
-  void attend_all(const AttentionInput& in, const QueryGroup& group, int kv_head,
-                  Partial (*partials)[kTileRows]) {
-    attend_segment(in, group, kv_head, 0, partials[0]);
-    for (int i = 1; i < num_segments_of(group.end_position - 1); ++i) {
-      attend_segment(in, group, kv_head, i, partials[1]);
-      merge_rows(group, i, partials[0], partials[1]);
+  void attend_head(const AttentionInput& in, const AttentionItem& item, int head, Upcoming& upcoming) {
+    const QueryGroup& group = plan_.groups[static_cast<size_t>(item.group)];
+    if (plan_.is_split) {
+      const int unit = item.group * m_.num_kv_heads + head;
+      attend_segment(in, {&group, head, item.first_segment}, upcoming,
+                     partials_of(unit, item.first_segment));
+      return finish_segment(group, head, unit, in.layer);
     }
-    write_rows(group, kv_head, partials[0]);
+    Partial merged[kTileRows], next[kTileRows];
+    attend_segment(in, {&group, head, 0}, upcoming, merged);
+    for (int segment = 1; segment < item.end_segment; ++segment) {
+      attend_segment(in, {&group, head, segment}, upcoming, next);
+      merge_rows(group, segment, merged, next);
+    }
+    write_rows(group, head, merged);
+  }
+
+  // Whoever computes the last segment of a group and head merges them all, in ascending order.
+  void finish_segment(const QueryGroup& group, int head, int unit, int layer) {
+    const int num_segments = num_segments_of(group.end_position - 1);
+    auto& num_done = ws_.num_segments_done[static_cast<size_t>(unit)];
+    if (num_done.fetch_add(1, std::memory_order_acq_rel) + 1 != (layer + 1) * num_segments) return;
+    Partial* merged = partials_of(unit, 0);
+    for (int i = 1; i < num_segments; ++i) merge_rows(group, i, merged, partials_of(unit, i));
+    write_rows(group, head, merged);
   }
 
   void merge_rows(const QueryGroup& group, int segment, Partial* into, const Partial* next) {
@@ -404,31 +347,39 @@ class StepRun {
     }
   }
 
-  void add_to_residual(const Linear& linear, int thread, Activations& x) {
-    multiply(linear, x, s_.num_rows, share(linear.n / kPair, thread, num_threads_),
-             [&](int row, int pair, F16 a, F16 b) {
-               float* y = residual(row) + pair * kPair;
-               (F16::load(y) + a).store(y);
-               (F16::load(y + 16) + b).store(y + 16);
+  void add_to_residual(const Linear& linear, const Part& part, Activations& x) {
+    multiply(linear, x, part.rows, columns(part, linear.n / kPair),
+             [&](int row, int pair, auto& a, auto& b) {
+               for (int r = 0; r < count_of(a); ++r) {
+                 float* y = residual(row + r) + pair * kPair;
+                 (F16::load(y) + a[r]).store(y);
+                 (F16::load(y + 16) + b[r]).store(y + 16);
+               }
              });
   }
 
-  void gate(const Linear& linear, int thread, Activations& x) {
-    multiply(linear, x, s_.num_rows, share(linear.n / kPair, thread, num_threads_),
-             [&](int row, int pair, F16 gate, F16 up) {
-               (silu(gate) * up).store(gated(row) + pair * 16);
+  void gate(const Linear& linear, const Part& part, Activations& x) {
+    multiply(linear, x, part.rows, columns(part, linear.n / kPair),
+             [&](int row, int pair, auto& gates, auto& ups) {
+               silu(gates);
+               for (int r = 0; r < count_of(gates); ++r) {
+                 (gates[r] * ups[r]).store(gated(row + r) + pair * 16);
+               }
              });
   }
 
   void project_head(int thread) {
     if (s_.num_logit_rows == 0) return;
-    Activations& x = input_of(thread, m_.head, s_.num_logit_rows, [&](int i, float* y) {
-      rms_norm(residual(s_.logit_rows[i]), m_.final_norm, m_.hidden, m_.epsilon, y);
+    const Part part{thread, {0, s_.num_logit_rows}, false};
+    Activations& x = input_of(part, m_.head, [&](int i, float* y) {
+      return rms_norm(residual(s_.logit_rows[i]), m_.final_norm, m_.hidden, m_.epsilon, y);
     });
-    multiply(m_.head, x, s_.num_logit_rows, share(m_.head.n / kPair, thread, num_threads_),
-             [&](int row, int pair, F16 a, F16 b) {
-               float* y = s_.logits + static_cast<int64_t>(row) * m_.vocab + pair * kPair;
-               store_logits(y, m_.vocab - pair * kPair, a, b);
+    multiply(m_.head, x, part.rows, columns(part, m_.head.n / kPair),
+             [&](int row, int pair, auto& a, auto& b) {
+               for (int r = 0; r < count_of(a); ++r) {
+                 float* y = s_.logits + static_cast<int64_t>(row + r) * m_.vocab + pair * kPair;
+                 store_logits(y, m_.vocab - pair * kPair, a[r], b[r]);
+               }
              });
   }
 
@@ -445,13 +396,11 @@ class StepRun {
   const Model& m_;
   const Step& s_;
   Workspace& ws_;
+  const Plan& plan_;
   ThreadPool& pool_;
   int num_threads_;
   int heads_per_group_;
   int num_qkv_;
-  int num_units_ = 0;
-  int max_num_segments_ = 1;
-  bool is_split_ = false;
 };
 
 }  // namespace

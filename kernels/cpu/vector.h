@@ -16,6 +16,10 @@ namespace slipstream {
 
 constexpr int kLanes = 16;
 
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
+// Into the second level: what is needed later than a few microseconds from now.
+inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
+
 #if defined(__AVX512F__)
 
 struct F16 {
@@ -51,7 +55,6 @@ inline I16 round_to_int(F16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline F16 to_float(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline I16 operator+(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline I16 operator-(I16 a, I16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
-inline I16 operator*(I16 a, I16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 template <int kBits>
 inline I16 shift_left(I16 a) {
   return {_mm512_slli_epi32(a.v, kBits)};
@@ -60,15 +63,26 @@ template <int kBits>
 inline I16 shift_right(I16 a) {
   return {_mm512_srai_epi32(a.v, kBits)};
 }
-inline I16 max(I16 a, I16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
-inline I16 min(I16 a, I16 b) { return {_mm512_min_epi32(a.v, b.v)}; }
-inline F16 bits_to_float(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
+inline F16 round_to_whole(F16 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
+inline I16 as_bits(F16 a) { return {_mm512_castps_si512(a.v)}; }
+inline F16 from_bits(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
+// a * 2^n for whole n with a normal result.
+inline F16 scale_by_power(F16 a, F16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 // The low byte of each lane.
+// Byte `place` of each group of four bytes at p gets the low byte of a lane.
+inline void store_interleaved(I16 a, int place, int8_t* p) {
+  const __m512i shifted = _mm512_sll_epi32(a.v, _mm_cvtsi32_si128(8 * place));
+  _mm512_mask_storeu_epi8(p, 0x1111111111111111ull << place, shifted);
+}
 inline void store_bytes(I16 a, int8_t* p) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 inline I16 load_bytes(const int8_t* p) {
   return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+// x[columns[i]], 16 columns.
+inline F16 gather(const float* x, const int32_t* columns) {
+  return {_mm512_i32gather_ps(_mm512_loadu_si512(columns), x, 4)};
 }
 // Lanes where index < count keep a, the others take b.
 inline F16 select_first(int count, F16 a, F16 b) {
@@ -155,7 +169,17 @@ inline F16 to_float(I16 a) {
   const auto* p = reinterpret_cast<const __m256i*>(a.x);
   return {_mm256_cvtepi32_ps(_mm256_loadu_si256(p)), _mm256_cvtepi32_ps(_mm256_loadu_si256(p + 1))};
 }
-inline F16 bits_to_float(I16 a) { return F16::load(reinterpret_cast<const float*>(a.x)); }
+inline F16 round_to_whole(F16 a) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, kNearest), _mm256_round_ps(a.hi, kNearest)};
+}
+inline __m256 power_of_two(__m256 n) {
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+inline F16 scale_by_power(F16 a, F16 n) {
+  return {_mm256_mul_ps(a.lo, power_of_two(n.lo)), _mm256_mul_ps(a.hi, power_of_two(n.hi))};
+}
 #else
 #define SLIPSTREAM_LANEWISE(type, name, expression)    \
   inline type name(type a, type b) {                   \
@@ -193,10 +217,19 @@ inline F16 to_float(I16 a) {
   for (int i = 0; i < kLanes; ++i) r.x[i] = static_cast<float>(a.x[i]);
   return r;
 }
-inline F16 bits_to_float(I16 a) {
-  F16 r;
-  std::memcpy(r.x, a.x, sizeof r.x);
-  return r;
+inline F16 round_to_whole(F16 a) {
+  for (float& x : a.x) x = std::nearbyint(x);
+  return a;
+}
+inline F16 scale_by_power(F16 a, F16 n) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (n.x[i] != n.x[i]) continue;  // a NaN has no int32
+    const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n.x[i]) + 127) << 23;
+    float power;
+    std::memcpy(&power, &bits, sizeof power);
+    a.x[i] *= power;
+  }
+  return a;
 }
 #undef SLIPSTREAM_LANEWISE
 #endif
@@ -209,9 +242,6 @@ inline F16 bits_to_float(I16 a) {
   }
 SLIPSTREAM_INT_LANEWISE(operator+, a.x[i] + b.x[i])
 SLIPSTREAM_INT_LANEWISE(operator-, a.x[i] - b.x[i])
-SLIPSTREAM_INT_LANEWISE(operator*, a.x[i] * b.x[i])
-SLIPSTREAM_INT_LANEWISE(max, a.x[i] > b.x[i] ? a.x[i] : b.x[i])
-SLIPSTREAM_INT_LANEWISE(min, a.x[i] < b.x[i] ? a.x[i] : b.x[i])
 #undef SLIPSTREAM_INT_LANEWISE
 template <int kBits>
 inline I16 shift_left(I16 a) {
@@ -226,10 +256,18 @@ inline I16 shift_right(I16 a) {
 inline void store_bytes(I16 a, int8_t* p) {
   for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.x[i]);
 }
+inline void store_interleaved(I16 a, int place, int8_t* p) {
+  for (int i = 0; i < kLanes; ++i) p[4 * i + place] = static_cast<int8_t>(a.x[i]);
+}
 inline I16 load_bytes(const int8_t* p) {
   I16 r;
   for (int i = 0; i < kLanes; ++i) r.x[i] = p[i];
   return r;
+}
+inline F16 gather(const float* x, const int32_t* columns) {
+  float r[kLanes];
+  for (int i = 0; i < kLanes; ++i) r[i] = x[columns[i]];
+  return F16::load(r);
 }
 inline F16 select_first(int count, F16 a, F16 b) {
   float x[kLanes], y[kLanes];
@@ -239,6 +277,15 @@ inline F16 select_first(int count, F16 a, F16 b) {
   return F16::load(x);
 }
 
+#endif
+
+#if !defined(__AVX512F__)
+inline I16 as_bits(F16 a) {
+  I16 r;
+  a.store(reinterpret_cast<float*>(r.x));
+  return r;
+}
+inline F16 from_bits(I16 a) { return F16::load(reinterpret_cast<const float*>(a.x)); }
 #endif
 
 // Sum and maximum over the lanes, as a fixed tree: 16 -> 8 -> 4 -> 2 -> 1.
@@ -274,28 +321,57 @@ inline float reduce_max(F16 a) {
 }
 #endif
 
-// e^x for x <= 88, 0 below -87: 2^n * p(r) with r in [-ln2/2, ln2/2] (Cephes' expf polynomial).
-inline F16 exp(F16 x) {
-  // The variable stands second: max and min return it when it is NaN, so that a NaN stays one.
-  const F16 clamped = min(F16::set(88.0f), max(F16::set(-87.0f), x));
-  const I16 n = round_to_int(clamped * F16::set(1.44269504088896341f));
-  const F16 nf = to_float(n);
-  F16 r = fma(nf, F16::set(-0.693359375f), clamped);
-  r = fma(nf, F16::set(2.12194440e-4f), r);
-  F16 p = F16::set(1.9875691500e-4f);
-  p = fma(p, r, F16::set(1.3981999507e-3f));
-  p = fma(p, r, F16::set(8.3334519073e-3f));
-  p = fma(p, r, F16::set(4.1665795894e-2f));
-  p = fma(p, r, F16::set(1.6666665459e-1f));
-  p = fma(p, r, F16::set(5.0000001201e-1f));
-  p = fma(p, r * r, r + F16::set(1.0f));
-  const F16 scaled = p * bits_to_float(shift_left<23>(n + I16::set(127)));
-  // Lanes that were clamped at the low end are zero: a masked score has no weight at all.
-  return scaled * to_float(min(max(round_to_int(max(F16::set(-1e6f), x)) + I16::set(88), I16::zero()),
-                               I16::set(1)));
+// The functions below take several vectors at once and go through them step by step: one vector's
+// chain of dependent operations leaves most of the machine idle, and the processor does not look far
+// enough ahead to find the next one by itself.
+#define SLIPSTREAM_EACH(i) _Pragma("GCC unroll 8") for (int i = 0; i < kCount; ++i)
+
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kExp2[7] = {0.00015345811f, 0.00133999309f, 0.00961848907f, 0.0555032864f, 0.240226462f, 0.693147182f, 1.0f};
+
+// x = 2^x for x from -126 (below it: 2^-126) to 127: 2^n * p(r) with r in [-1/2, 1/2], p the
+// polynomial of degree 6 that approximates 2^r best (relative error below 1e-7).
+template <int kCount>
+inline void exp2(F16 (&x)[kCount]) {
+  F16 n[kCount], p[kCount];
+  // The variable stands second: max returns it when it is NaN, so that a NaN stays one.
+  SLIPSTREAM_EACH(i) x[i] = max(F16::set(-126.0f), x[i]);
+  SLIPSTREAM_EACH(i) n[i] = round_to_whole(x[i]);
+  SLIPSTREAM_EACH(i) x[i] = x[i] - n[i];
+  SLIPSTREAM_EACH(i) p[i] = fma(F16::set(kExp2[0]), x[i], F16::set(kExp2[1]));
+#pragma GCC unroll 5
+  for (int k = 2; k < 7; ++k) {
+    SLIPSTREAM_EACH(i) p[i] = fma(p[i], x[i], F16::set(kExp2[k]));
+  }
+  SLIPSTREAM_EACH(i) x[i] = scale_by_power(p[i], n[i]);
 }
 
-// x * sigmoid(x)
-inline F16 silu(F16 x) { return x / (F16::set(1.0f) + exp(F16::zero() - x)); }
+inline F16 exp2(F16 x) {
+  F16 one[1] = {x};
+  exp2(one);
+  return one[0];
+}
+
+// x = x * sigmoid(x). The reciprocal of 1 + e^-x is a first guess from the exponent's bits, then
+// Newton's iteration: a division takes four times as long, and hardware guesses differ between
+// machines.
+template <int kCount>
+inline void silu(F16 (&x)[kCount]) {
+  F16 a[kCount], r[kCount];
+  // The variable stands second, so that a NaN stays one.
+  SLIPSTREAM_EACH(i) a[i] = min(F16::set(115.0f), x[i] * F16::set(-kLog2E));
+  exp2(a);
+  SLIPSTREAM_EACH(i) a[i] = a[i] + F16::set(1.0f);
+  SLIPSTREAM_EACH(i) r[i] = from_bits(I16::set(0x7ef311c7) - as_bits(a[i]));
+#pragma GCC unroll 3
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    F16 error[kCount];
+    SLIPSTREAM_EACH(i) error[i] = fma(F16::zero() - a[i], r[i], F16::set(2.0f));
+    SLIPSTREAM_EACH(i) r[i] = r[i] * error[i];
+  }
+  SLIPSTREAM_EACH(i) x[i] = x[i] * r[i];
+}
+
+#undef SLIPSTREAM_EACH
 
 }  // namespace slipstream

@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "model.h"
+#include "plan.h"
 
 namespace slipstream {
 
@@ -57,19 +58,26 @@ struct Workspace {
   Buffer<float> qkv;        // [rows][q, k, v heads][dim]
   Buffer<float> attention;  // [rows][heads][dim]
   Buffer<float> gated;      // [rows][intermediate]
-  Buffer<int8_t> query_low;
-  Buffer<int8_t> query_high;
-  Buffer<float> query_scales;
+  Buffer<int8_t> query_planes;  // [group][kv head][2 planes][queries][dim]
+  Buffer<float> query_scales;   // [group][kv head][queries]
   Buffer<Partial> partials;                // split attention: [group][kv head][segment][16]
   Activations shared;                      // input of the next linear, for all threads
   std::vector<Activations> own;            // the same for few rows: every thread makes its own
   std::vector<std::vector<float>> scratch;  // a row, each thread
-  std::vector<QueryGroup> groups;
-  std::vector<int32_t> positions;  // of each row
-  std::vector<int32_t> row_sequence;
-  std::vector<int32_t> row_group;
-  std::unique_ptr<std::atomic<int>[]> counters;  // work taken, each layer
+  Plan plan;
+  std::unique_ptr<std::atomic<int>[]> num_segments_done;  // [group][KV head], all layers so far
+  size_t num_units = 0;
+  std::unique_ptr<std::atomic<int>[]> counters;  // items taken, each layer
   int num_counters = 0;
+
+  void reserve_partials(size_t num_units_wanted, int max_num_segments) {
+    partials.reserve(num_units_wanted * static_cast<size_t>(max_num_segments) * kTileRows);
+    if (num_units < num_units_wanted) {
+      num_segments_done = std::make_unique<std::atomic<int>[]>(num_units_wanted);
+      num_units = num_units_wanted;
+    }
+    for (size_t unit = 0; unit < num_units_wanted; ++unit) num_segments_done[unit] = 0;
+  }
 };
 
 }  // namespace slipstream
