@@ -10,6 +10,9 @@ from slipstream.shared.messages.common import Route
 Engine = Literal["auto", "native", "torch", "fake"]
 WeightFormat = Literal["float32", "int8"]
 KvFormat = Literal["float32", "int8"]
+# `auto` is settled when the model is known: see shared/model/formats.py.
+WeightChoice = Literal["auto", "float32", "int8"]
+KvChoice = Literal["auto", "float32", "int8"]
 Speculation = Literal["off", "ngram"]
 
 MIB = 1024 * 1024
@@ -34,8 +37,8 @@ class ServiceConfig:
     model: str = DEFAULT_MODEL
     cache_dir: Path
     engine: Engine = "auto"  # native where the kernels were built, else torch
-    weight_format: WeightFormat = "float32"
-    kv_format: KvFormat = "float32"
+    weight_format: WeightChoice = "auto"
+    kv_format: KvChoice = "auto"
     fake: FakeEngineConfig = FakeEngineConfig()
     is_test_mode: bool = False  # allows what must never be a default: the fake engine
     status_file: Path | None = None  # state and heartbeat, for health checks and the supervisor
@@ -46,7 +49,7 @@ class ServiceConfig:
     def __post_init__(self) -> None:
         if self.engine == "fake" and not self.is_test_mode:
             raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
-        if self.engine == "torch" and (self.weight_format, self.kv_format) != ("float32",) * 2:
+        if self.engine == "torch" and "int8" in (self.weight_format, self.kv_format):
             raise ConfigurationError(
                 "--engine torch works in float32 only; leave --format and --kv-format out, "
                 "or take the native engine"
@@ -81,14 +84,17 @@ class WorkerConfig(ServiceConfig):
     """A worker that maps the arena and runs the model."""
 
     arena_dir: Path
-    num_threads: int = 1
+    # Most threads of a step; 0: as many as there are cores free, or 1 with the plain engine.
+    num_threads: int = 0
+    # Borrow an idle neighbour's core for a step, and lend the own one; else all threads, always.
+    is_sharing_cores: bool = True
     isa: str | None = None  # force a level of the native kernels: amx, avx512, avx2, portable
     num_seats: int = 32
     token_budget: int = 512  # rows of prompt a step may take
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range("num_threads", self.num_threads, 1, 1024)
+        _check_range("num_threads", self.num_threads, 0, 1024)
         _check_range("num_seats", self.num_seats, 1, 4096)
         _check_range("token_budget", self.token_budget, 1, 65_536)
 

@@ -1,10 +1,12 @@
 // The C interface that `loader.py` calls through ctypes (which releases the GIL).
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <new>
 
+#include "core_ledger.h"
+#include "export.h"
 #include "step.h"
 
 #if defined(__AMX_INT8__) && defined(__linux__)
@@ -12,18 +14,31 @@
 #include <unistd.h>
 #endif
 
-#if defined(_WIN32)
-#define SLIPSTREAM_EXPORT extern "C" __declspec(dllexport)
-#else
-#define SLIPSTREAM_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
-
 namespace {
 
 struct Engine {
   slipstream::Workspace workspace;
   slipstream::ThreadPool pool;
+  std::unique_ptr<slipstream::CoreLedger> ledger;  // none: all threads, wherever they run
   explicit Engine(int num_threads) : pool(num_threads) {}
+};
+
+// The cores of one step.
+class Cores {
+ public:
+  Cores(slipstream::CoreLedger* ledger, int max_num_cores) : ledger_(ledger) {
+    if (ledger_ != nullptr) taken_ = &ledger_->acquire(max_num_cores);
+  }
+  ~Cores() {
+    if (ledger_ != nullptr) ledger_->release();
+  }
+  Cores(const Cores&) = delete;
+  Cores& operator=(const Cores&) = delete;
+  const std::vector<int>* taken() const { return taken_; }
+
+ private:
+  slipstream::CoreLedger* ledger_;
+  const std::vector<int>* taken_ = nullptr;
 };
 
 }  // namespace
@@ -52,12 +67,23 @@ SLIPSTREAM_EXPORT void* slipstream_engine_new(int32_t num_threads) {
 
 SLIPSTREAM_EXPORT void slipstream_engine_free(void* engine) { delete static_cast<Engine*>(engine); }
 
+// Share the host's cores with the processes that name the same file. 0, or 1 where that can't be done.
+SLIPSTREAM_EXPORT int slipstream_engine_share_cores(void* engine, const char* path) {
+  try {
+    static_cast<Engine*>(engine)->ledger = std::make_unique<slipstream::CoreLedger>(path);
+    return 0;
+  } catch (const std::exception&) {
+    return 1;
+  }
+}
+
 // Run one step. 0, or 1 when there is no memory for a batch of this size.
 SLIPSTREAM_EXPORT int slipstream_step(void* engine, const slipstream::Model* model,
                                       const slipstream::Step* step) {
   try {
     auto* e = static_cast<Engine*>(engine);
-    slipstream::run_step(*model, *step, e->workspace, e->pool);
+    const Cores cores(e->ledger.get(), std::min(step->num_threads, e->pool.num_threads()));
+    slipstream::run_step(*model, *step, e->workspace, e->pool, cores.taken());
     return 0;
   } catch (const std::exception&) {
     return 1;

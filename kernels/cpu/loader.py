@@ -2,9 +2,12 @@
 
 import ctypes
 import importlib.util
+import os
 import platform
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from slipstream.kernels.cpu import structs
 
@@ -30,6 +33,7 @@ class NativeLibrary:
         self._functions = ctypes.CDLL(str(path))
         self._functions.slipstream_engine_new.restype = ctypes.c_void_p
         self._functions.slipstream_engine_free.argtypes = [ctypes.c_void_p]
+        self._functions.slipstream_engine_share_cores.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self._functions.slipstream_step.argtypes = [
             ctypes.c_void_p,
             ctypes.POINTER(structs.Model),
@@ -50,10 +54,30 @@ class NativeLibrary:
         """End the pool and give its memory back."""
         self._functions.slipstream_engine_free(handle)
 
+    def share_cores(self, handle: int, ledger: Path) -> bool:
+        """Share cores with all who name the same file; False where that can't be done."""
+        status: int = self._functions.slipstream_engine_share_cores(handle, str(ledger).encode())
+        return status == 0
+
     def step(self, handle: int, model: structs.Model, step: structs.Step) -> None:
         """Run one fused step. Raises MemoryError."""
         if self._functions.slipstream_step(handle, model, step) != 0:
             raise MemoryError(f"no memory for a step of {step.num_rows} rows")
+
+    def function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+        """
+        Return a function by its name and types. Any: what ctypes types have in common is private.
+
+        Raises NativeUnavailableError.
+        """
+        try:
+            found = self._functions[name]
+        except AttributeError as error:
+            raise NativeUnavailableError(
+                f"{name} is not in the kernels for {self.level}: they are older; run make setup"
+            ) from error
+        found.restype, found.argtypes = result, arguments
+        return found
 
     def _check_sizes(self) -> None:
         sizes = (ctypes.c_int64 * len(structs.ALL))()
@@ -91,6 +115,9 @@ def load(level: str | None = None) -> NativeLibrary:
 
 
 def _path(level: str) -> Path | None:
+    # Another build of the same kernels takes the place of the installed one: see `make sanitize`.
+    if folder := os.environ.get("SLIPSTREAM_KERNELS_DIR"):
+        return next(Path(folder).glob(f"_{level}.*"), None)
     found = importlib.util.find_spec(f"slipstream.kernels.cpu._{level}")
     return Path(found.origin) if found is not None and found.origin is not None else None
 

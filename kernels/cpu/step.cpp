@@ -405,10 +405,12 @@ class StepRun {
 
 }  // namespace
 
-void run_step(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool) {
-  const int num_threads = std::clamp(static_cast<int>(step.num_threads), 1, pool.num_threads());
+void run_step(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
+              const std::vector<int>* cores) {
+  int num_threads = std::clamp(static_cast<int>(step.num_threads), 1, pool.num_threads());
+  if (cores != nullptr) num_threads = std::min(num_threads, static_cast<int>(cores->size()));
   StepRun run(model, step, workspace, pool, num_threads);
-  pool.run(num_threads, [&](int thread) { run.run(thread); });
+  pool.run(num_threads, [&](int thread) { run.run(thread); }, cores);
 }
 
 }  // namespace slipstream

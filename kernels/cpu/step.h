@@ -8,6 +8,8 @@
 namespace slipstream {
 
 // Decode rows, verification rows and prompt chunks alike; logits for the rows that are asked for.
-void run_step(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool);
+// With `cores` given, at most one thread on each of them.
+void run_step(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
+              const std::vector<int>* cores = nullptr);
 
 }  // namespace slipstream

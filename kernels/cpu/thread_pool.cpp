@@ -1,6 +1,7 @@
 #include "thread_pool.h"
 
 #include <sched.h>
+#include <time.h>
 
 namespace slipstream {
 
@@ -9,6 +10,9 @@ namespace {
 // A barrier between two spinning threads costs 0.3 us; a neighbour that was descheduled takes
 // milliseconds. After this many looks the core is offered to whoever else wants it.
 constexpr int kSpins = 20000;
+// And after so many offers it sleeps in between.
+constexpr int kYields = 2000;
+constexpr int64_t kSleepNs = 50'000;
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -21,8 +25,11 @@ void spin_until(const Condition& is_met) {
   for (int looks = 0; !is_met(); ++looks) {
     if (looks < kSpins) {
       pause();
-    } else {
+    } else if (looks < kSpins + kYields) {
       sched_yield();
+    } else {
+      const timespec nap = {0, kSleepNs};
+      nanosleep(&nap, nullptr);
     }
   }
 }
@@ -40,7 +47,7 @@ void Barrier::wait() {
   spin_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
 }
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : pinned_to_(static_cast<size_t>(num_threads), -1) {
   for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { serve(i); });
 }
 
@@ -53,10 +60,28 @@ ThreadPool::~ThreadPool() {
   for (auto& thread : threads_) thread.join();
 }
 
-void ThreadPool::run(int num_threads, const Work& work) {
+// Threads stay where they computed last; moving one is a system call.
+void ThreadPool::move_to_core(int thread_idx) {
+  if (cores_ == nullptr) return;
+  const auto idx = static_cast<size_t>(thread_idx);
+  const int core = (*cores_)[idx];
+  if (pinned_to_[idx] == core) return;
+  pinned_to_[idx] = core;
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  // Where it is forbidden, the threads compute wherever the system puts them.
+  sched_setaffinity(0, sizeof set, &set);
+#endif
+}
+
+void ThreadPool::run(int num_threads, const Work& work, const std::vector<int>* cores) {
   const int num_used = num_threads < this->num_threads() ? num_threads : this->num_threads();
   barrier_.reset(num_used);
   if (num_used == 1) {
+    cores_ = cores;
+    move_to_core(0);
     work(0);
     return;
   }
@@ -64,10 +89,12 @@ void ThreadPool::run(int num_threads, const Work& work) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     work_ = &work;
+    cores_ = cores;
     num_wanted_ = num_used;
     ++step_;
   }
   started_.notify_all();
+  move_to_core(0);
   work(0);
   spin_until([&] { return num_running_.load(std::memory_order_acquire) == 0; });
 }
@@ -84,6 +111,7 @@ void ThreadPool::serve(int thread_idx) {
       if (thread_idx < num_wanted_) work = work_;
     }
     if (work != nullptr) {
+      move_to_core(thread_idx);
       (*work)(thread_idx);
       num_running_.fetch_sub(1, std::memory_order_release);
     }

@@ -34,20 +34,24 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Run `work` once on each of the first `num_threads` threads, the caller being number 0.
-  void run(int num_threads, const Work& work);
+  // Run `work` once on each of the first `num_threads` threads, the caller being number 0. With
+  // `cores` given, thread i computes on core cores[i].
+  void run(int num_threads, const Work& work, const std::vector<int>* cores = nullptr);
 
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
   Barrier& barrier() { return barrier_; }
 
  private:
   void serve(int thread_idx);
+  void move_to_core(int thread_idx);
 
   std::vector<std::thread> threads_;
+  std::vector<int> pinned_to_;  // each thread's core, -1 for any
   Barrier barrier_;
   std::mutex mutex_;
   std::condition_variable started_;
   const Work* work_ = nullptr;
+  const std::vector<int>* cores_ = nullptr;
   std::atomic<int> num_running_{0};
   int num_wanted_ = 0;
   long step_ = 0;

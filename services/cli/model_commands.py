@@ -41,7 +41,7 @@ def pack(
     name: Annotated[str, typer.Argument(help="As for --model.")] = DEFAULT_MODEL,
     weight_format: Annotated[
         WeightFormat, typer.Option("--format", help="Format of the weights.")
-    ] = "float32",
+    ] = "int8",
     cache_dir: CacheDir = None,
 ) -> None:
     """Make the packed weights that the native engine maps; services find them ready."""

@@ -1,7 +1,6 @@
 """A whole stack while a block runs: run directory, NATS, services, and an end to all of it."""
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,18 +54,10 @@ async def running_stack(
                 await supervisor.start([server.spec(start.environment)])
                 nats_url = server.url
             specs = plan_services(
-                start.settings, run, nats_url, start.environment, _num_cores(), start.command_of
+                start.settings, run, nats_url, start.environment, start.command_of
             )
             await supervisor.start(specs)
             yield RunningStack(nats_url, run)
-
-
-def _num_cores() -> int:
-    """Return the cores that this process may use, where the system tells."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux has it
-        return os.cpu_count() or 1
 
 
 async def _check_reachable(nats_url: str) -> None:

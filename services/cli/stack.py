@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slipstream.services.cli.child import ChildSpec
 from slipstream.services.cli.run_directory import RunDirectory
-from slipstream.shared.config import DEFAULT_MODEL, Engine, KvFormat, WeightFormat
+from slipstream.shared.config import DEFAULT_MODEL, Engine, KvChoice, WeightChoice
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.lifecycle import read_status
 from slipstream.shared.messages.common import Role, Route
@@ -29,8 +29,8 @@ class StackSettings:
     cache_dir: Path
     route: Route = "auto"
     engine: Engine = "auto"
-    weight_format: WeightFormat = "float32"
-    kv_format: KvFormat = "float32"
+    weight_format: WeightChoice = "auto"
+    kv_format: KvChoice = "auto"
     is_test_mode: bool = False
     num_prefill: int = 1
     num_decode: int = 1
@@ -50,11 +50,6 @@ class StackSettings:
 CommandOf = Callable[[Role], tuple[str, ...]]
 
 
-def threads_per_worker(num_cores: int, num_workers: int) -> int:
-    """Divide the cores among the processes that compute; each has at least one."""
-    return max(1, num_cores // max(1, num_workers))
-
-
 def service_command(role: Role) -> tuple[str, ...]:
     """Return the command line of a service: this interpreter, without the working directory."""
     return (sys.executable, "-P", "-m", "slipstream.services.cli.main", role)
@@ -65,16 +60,10 @@ def plan_services(
     run: RunDirectory,
     nats_url: str,
     environment: Mapping[str, str],
-    num_cores: int,
     command_of: CommandOf = service_command,
 ) -> list[ChildSpec]:
     """Return scheduler, KV manager and workers; `environment` is the supervisor's own."""
-    num_workers = settings.num_prefill + settings.num_decode
-    base = {
-        **environment,
-        **_shared_variables(settings, run, nats_url),
-        **_thread_variables(settings, environment, threads_per_worker(num_cores, num_workers)),
-    }
+    base = {**environment, **_shared_variables(settings, run, nats_url)}
     roles: list[tuple[Role, int]] = [
         ("scheduler", 1),
         ("kv", 1),
@@ -131,18 +120,10 @@ def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str)
     }
     if settings.kv_memory is not None:
         variables["SLIPSTREAM_KV_MEMORY"] = settings.kv_memory
+    if settings.num_threads is not None:
+        variables["SLIPSTREAM_THREADS"] = str(settings.num_threads)
     if settings.log_level is not None:
         variables["SLIPSTREAM_LOG_LEVEL"] = settings.log_level
     if settings.is_log_json is not None:
         variables["SLIPSTREAM_LOG_JSON"] = "1" if settings.is_log_json else "0"
     return variables
-
-
-def _thread_variables(
-    settings: StackSettings, environment: Mapping[str, str], fair_share: int
-) -> dict[str, str]:
-    if settings.num_threads is not None:
-        return {"SLIPSTREAM_THREADS": str(settings.num_threads)}
-    if "SLIPSTREAM_THREADS" in environment:
-        return {}
-    return {"SLIPSTREAM_THREADS": str(fair_share)}

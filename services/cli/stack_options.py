@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.services.cli.console import progress, resolve_cache_dir
-from slipstream.shared.config import DEFAULT_MODEL, Engine, KvFormat, WeightFormat
+from slipstream.shared.config import DEFAULT_MODEL, Engine, KvChoice, WeightChoice
 from slipstream.shared.messages.common import Route
 
 if TYPE_CHECKING:
@@ -45,22 +45,22 @@ class StackOptions:
         typer.Option(envvar="SLIPSTREAM_ENGINE", help="Forward pass.", rich_help_panel=_PANEL),
     ] = "auto"
     weight_format: Annotated[
-        WeightFormat,
+        WeightChoice,
         typer.Option(
             "--format",
             envvar="SLIPSTREAM_FORMAT",
             help="Format of the weights.",
             rich_help_panel=_PANEL,
         ),
-    ] = "float32"
+    ] = "auto"
     kv_format: Annotated[
-        KvFormat,
+        KvChoice,
         typer.Option(
             envvar="SLIPSTREAM_KV_FORMAT",
             help="Format of the KV cache.",
             rich_help_panel=_PANEL,
         ),
-    ] = "float32"
+    ] = "auto"
     test_mode: Annotated[
         bool,
         typer.Option(
@@ -88,7 +88,7 @@ class StackOptions:
         typer.Option(
             envvar="SLIPSTREAM_THREADS",
             min=1,
-            help="Threads of each worker's forward pass (default: cores divided by workers).",
+            help="Most threads of a worker's step (default: every core that is free).",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -104,8 +104,11 @@ class StackOptions:
     def prepare(self, *, is_log_json: bool | None) -> "StackSettings":
         """Check the options and fetch the model, once for all services. Raises SlipstreamError."""
         # Imported here: what `slipstream --help` does not need.
+        from slipstream.kernels.cpu.loader import available_levels  # noqa: PLC0415
         from slipstream.services.cli.model_commands import pack_once  # noqa: PLC0415
         from slipstream.services.cli.stack import StackSettings  # noqa: PLC0415
+        from slipstream.shared.model.config import load_config  # noqa: PLC0415
+        from slipstream.shared.model.formats import choose_formats, native_gap  # noqa: PLC0415
         from slipstream.shared.model.store import resolve_model  # noqa: PLC0415
 
         settings = StackSettings(
@@ -124,7 +127,11 @@ class StackOptions:
             log_level=self.log_level,
             is_log_json=is_log_json,
         )
-        resolve_model(self.model, settings.cache_dir, report=progress)
+        directory = resolve_model(self.model, settings.cache_dir, report=progress)
         if self.engine in ("auto", "native"):
-            pack_once(self.model, self.weight_format, settings.cache_dir)
+            config = load_config(directory)
+            formats = choose_formats(config, self.engine, self.weight_format, self.kv_format)
+            progress(f"weights in {formats.weights}, KV in {formats.kv}")
+            if native_gap(config) is None and available_levels():
+                pack_once(self.model, formats.weights, settings.cache_dir)
         return settings

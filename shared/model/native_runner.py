@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,14 @@ class NativeRunner:
         )
         self._library.step(self._engine, self._model, step)
         return logits
+
+    def share_cores(self, ledger: Path) -> bool:
+        """
+        From now on compute on cores that no other process does, of those that name the same file.
+
+        Returns False where the system has no means for it.
+        """
+        return self._library.share_cores(self._engine, ledger)
 
     def close(self) -> None:
         """End the compute threads."""

@@ -1,8 +1,10 @@
 """Packed weights: a safetensors file whose tensors are used where it is mapped, by all."""
 
+import contextlib
 import json
 import math
 import mmap
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +43,24 @@ def write_packed(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str
         for values in tensors.values():
             file.write(np.ascontiguousarray(values).data)
             file.write(b"\0" * (-values.nbytes % ALIGNMENT))
+        _forget(file.fileno())
+
+
+def _forget(descriptor: int) -> None:
+    """Let the page cache go: who maps the file next reads it into pages of 2 MiB."""
+    os.fsync(descriptor)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _map(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # Large pages make streaming a tenth faster; without them everything works as well.
+        with contextlib.suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return mapped
 
 
 def _entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:  # Any: as above
@@ -52,8 +72,7 @@ class PackedFile:
 
     def __init__(self, path: Path) -> None:
         text = read_header_bytes(path)
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._map = _map(path)
         try:
             header = json.loads(text)
             self.metadata: dict[str, str] = header.pop("__metadata__", {})
@@ -65,6 +84,11 @@ class PackedFile:
             }
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{path} is no file of packed weights: {error}") from error
+
+    @property
+    def names(self) -> list[str]:
+        """Every tensor, in the order of the file."""
+        return list(self._arrays)
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import structlog
 
-from slipstream.shared.config import ServiceConfig
+from slipstream.shared.config import ServiceConfig, WeightFormat
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig, load_config, model_fingerprint
+from slipstream.shared.model.formats import choose_formats
 from slipstream.shared.model.store import resolve_model
 
 log = structlog.get_logger()
@@ -24,7 +25,7 @@ class ServedModel:
     config: ModelConfig
     fingerprint: str
     layout: KvLayout
-    weight_format: str
+    weight_format: WeightFormat
 
 
 def open_model(config: ServiceConfig) -> ServedModel:
@@ -34,11 +35,12 @@ def open_model(config: ServiceConfig) -> ServedModel:
         spec, config.cache_dir, report=lambda line: log.info("model", step=line)
     )
     model_config = load_config(directory)
+    formats = choose_formats(model_config, config.engine, config.weight_format, config.kv_format)
     layout = KvLayout(
         num_layers=model_config.num_layers,
         num_kv_heads=model_config.num_kv_heads,
         head_dim=model_config.head_dim,
-        dtype=config.kv_format,
+        dtype=formats.kv,
         kind="fake" if config.engine == "fake" else "model",
     )
     return ServedModel(
@@ -47,7 +49,7 @@ def open_model(config: ServiceConfig) -> ServedModel:
         config=model_config,
         fingerprint=model_fingerprint(directory),
         layout=layout,
-        weight_format=config.weight_format,
+        weight_format=formats.weights,
     )
 
 

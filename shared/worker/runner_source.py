@@ -4,9 +4,11 @@ import structlog
 
 from slipstream.kernels.cpu.loader import NativeLibrary, NativeUnavailableError, load
 from slipstream.shared.config import WorkerConfig
+from slipstream.shared.cores import num_cores
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.arena import Arena
 from slipstream.shared.model.fake_runner import FakeCosts, FakeRunner
+from slipstream.shared.model.formats import native_gap
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.packed_weights import open_packed
 from slipstream.shared.model.runner import ModelRunner
@@ -14,41 +16,54 @@ from slipstream.shared.worker.model_source import ServedModel
 
 log = structlog.get_logger()
 
+CORE_LEDGER = "cores"  # beside the arena: its workers compute on the same cores
+
 
 def open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     """Load the weights and bind the engine to the arena. Blocks."""
     if config.engine == "fake":
         costs = FakeCosts(config.fake.step_ms, config.fake.row_us, config.fake.context_token_ns)
         return FakeRunner(arena.blocks, model.layout, arena.num_blocks, costs)
-    library = None if config.engine == "torch" else _library(config)
+    library = None if config.engine == "torch" else _library(model, config)
     if library is None:
         return _torch_runner(model, config, arena)
     packed = open_packed(
         model.directory,
         model.config,
         model.fingerprint,
-        config.weight_format,
+        model.weight_format,
         config.cache_dir,
         report=lambda line: log.info("model", step=line),
     )
-    log.info("native_kernels", level=library.level, num_threads=config.num_threads)
-    return NativeRunner(
-        library, packed, model.config, arena.blocks, model.layout, config.num_threads
+    num_threads = config.num_threads or num_cores()
+    runner = NativeRunner(library, packed, model.config, arena.blocks, model.layout, num_threads)
+    is_sharing = config.is_sharing_cores and runner.share_cores(config.arena_dir / CORE_LEDGER)
+    log.info(
+        "native_kernels", level=library.level, num_threads=num_threads, shares_cores=is_sharing
     )
+    return runner
 
 
-def _library(config: WorkerConfig) -> NativeLibrary | None:
+def _library(model: ServedModel, config: WorkerConfig) -> NativeLibrary | None:
     """Return the native kernels; None where the reference can stand in, with one clear warning."""
     try:
+        _check_model(model)
         return load(config.isa)
     except NativeUnavailableError as error:
-        is_float32 = (config.weight_format, config.kv_format) == ("float32", "float32")
+        is_float32 = (model.weight_format, model.layout.dtype) == ("float32", "float32")
         if config.engine == "native" or config.isa is not None or not is_float32:
             raise ConfigurationError(
-                f"{error}; install with a C++ compiler, or take --engine torch in float32"
+                f"{error}; take --engine torch in float32, or install with a C++ compiler if there"
+                " was none"
             ) from error
         log.warning("native_kernels_missing", reason=str(error), engine="torch")
         return None
+
+
+def _check_model(model: ServedModel) -> None:
+    gap = native_gap(model.config)
+    if gap is not None:
+        raise NativeUnavailableError(f"no native kernels for {model.name}: {gap}")
 
 
 def _torch_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
@@ -61,5 +76,5 @@ def _torch_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> Mod
         arena.blocks,
         model.layout,
         arena.num_blocks,
-        config.num_threads,
+        config.num_threads or 1,
     )

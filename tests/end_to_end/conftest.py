@@ -20,8 +20,8 @@ def trace_tap() -> Iterator[tap.Tap]:
 def real_stack(
     model_dir: Path, trace_tap: tap.Tap, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[stack.Stack]:
-    """One of each service with the default model, its spans received."""
-    arguments = ["--kv-memory", "768MiB"]
+    """One of each service with the default model in float32, its spans received."""
+    arguments = ["--kv-memory", "768MiB", "--format", "float32"]
     running = stack.Stack(arguments, trace_tap.environment, tmp_path_factory.mktemp("real"))
     try:
         yield running

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.services.cli.run_directory import RunDirectory
-from slipstream.services.cli.stack import StackSettings, plan_services, threads_per_worker
+from slipstream.services.cli.stack import StackSettings, plan_services
 from slipstream.shared.errors import ConfigurationError
 
 RUN = RunDirectory(Path("/dev/shm/slipstream-1/7"))
@@ -16,18 +16,8 @@ def settings(**changes: object) -> StackSettings:
     return StackSettings(cache_dir=Path("/cache"), **changes)  # type: ignore[arg-type] # checked by each test
 
 
-@pytest.mark.parametrize(
-    ("num_cores", "num_workers", "num_threads"),
-    [(2, 2, 1), (1, 4, 1), (8, 2, 4), (9, 2, 4), (4, 1, 4), (4, 0, 4)],
-)
-def test_cores_are_divided_and_nobody_gets_none(
-    num_cores: int, num_workers: int, num_threads: int
-) -> None:
-    assert num_threads == threads_per_worker(num_cores, num_workers)
-
-
 def test_a_stack_has_one_of_each_and_as_many_workers_as_asked_for() -> None:
-    specs = plan_services(settings(num_prefill=2, num_decode=3, num_draft=0), RUN, URL, {}, 8)
+    specs = plan_services(settings(num_prefill=2, num_decode=3, num_draft=0), RUN, URL, {})
 
     assert [
         "scheduler",
@@ -39,11 +29,12 @@ def test_a_stack_has_one_of_each_and_as_many_workers_as_asked_for() -> None:
         "decode-3",
     ] == [spec.name for spec in specs]
     assert [1, 1, 0, 0, 0, 0, 0] == [spec.stop_phase for spec in specs]
-    assert {"1"} == {spec.environment["SLIPSTREAM_THREADS"] for spec in specs}
+    # Workers share the cores among themselves.
+    assert not any("SLIPSTREAM_THREADS" in spec.environment for spec in specs)
 
 
 def test_children_share_everything_but_their_status_files() -> None:
-    specs = plan_services(settings(num_decode=2, route="remote"), RUN, URL, {"HOME": "/h"}, 2)
+    specs = plan_services(settings(num_decode=2, route="remote"), RUN, URL, {"HOME": "/h"})
 
     files = [spec.environment["SLIPSTREAM_STATUS_FILE"] for spec in specs]
     assert len(files) == len(set(files))
@@ -58,9 +49,9 @@ def test_children_share_everything_but_their_status_files() -> None:
 
 def test_what_the_user_has_set_stays_unless_an_option_says_otherwise() -> None:
     environment = {"SLIPSTREAM_THREADS": "3", "SLIPSTREAM_KV_MEMORY": "1GiB"}
-    kept = plan_services(settings(), RUN, URL, environment, 8)[0].environment
+    kept = plan_services(settings(), RUN, URL, environment)[0].environment
     asked = settings(num_threads=2, kv_memory="64MiB")
-    changed = plan_services(asked, RUN, URL, environment, 8)[0].environment
+    changed = plan_services(asked, RUN, URL, environment)[0].environment
 
     assert ("3", "1GiB") == (kept["SLIPSTREAM_THREADS"], kept["SLIPSTREAM_KV_MEMORY"])
     assert ("2", "64MiB") == (changed["SLIPSTREAM_THREADS"], changed["SLIPSTREAM_KV_MEMORY"])
