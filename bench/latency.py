@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from estimate import Estimate, report, table
 
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import GENERATE
+from slipstream.shared.measure.estimate import Estimate, report, table
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Finished, GenerateRequest, TokenFrame

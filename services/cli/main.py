@@ -5,10 +5,13 @@ from collections.abc import Sequence
 
 import typer
 
+from slipstream.services.cli.bench_command import app as bench_app
+from slipstream.services.cli.eval_command import evaluate
 from slipstream.services.cli.generate_command import generate
 from slipstream.services.cli.health_command import health
 from slipstream.services.cli.model_commands import app as model_app
 from slipstream.services.cli.role_commands import add_role_commands
+from slipstream.services.cli.roofline_command import roofline
 from slipstream.services.cli.run_command import run
 from slipstream.services.cli.up_command import up
 from slipstream.shared.errors import SlipstreamError
@@ -40,6 +43,9 @@ app.command()(run)
 app.command()(up)
 app.command()(generate)
 app.command()(health)
+app.command("eval")(evaluate)
+app.command()(roofline)
+app.add_typer(bench_app, name="bench")
 app.add_typer(model_app, name="model")
 add_role_commands(app)
 

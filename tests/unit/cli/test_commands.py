@@ -143,7 +143,7 @@ def test_an_option_goes_before_its_variable(
         (["run", "--nonsense"], 2, "No such option"),
         (["scheduler", "--route", "sideways"], 2, "remote"),
         (["scheduler", "--engine", "fake"], 1, "--test-mode"),
-        (["decode", "--arena-dir", "/x", "--threads", "0"], 1, "--num-threads is 0"),
+        (["decode", "--arena-dir", "/x", "--threads", "-1"], 1, "--num-threads is -1"),
         (["kv", "--arena-dir", "/x", "--kv-memory", "lots"], 1, "512MiB"),
         (["model", "pull", "no-such-model"], 1, "is no model"),
         (["up", "--engine", "fake"], 1, "--test-mode"),
@@ -168,7 +168,13 @@ def test_an_error_is_one_line_and_a_status(
     assert 1 == captured.err.count("\n")
 
 
-@pytest.mark.parametrize("command", [[], ["up"], ["run"], ["generate"], ["model"], ["kv"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([], ["up"], ["run"], ["generate"], ["eval"], ["bench"], ["bench", "engine"]),
+        *(["roofline"], ["model"], ["kv"]),
+    ],
+)
 def test_help_is_quick_and_loads_nothing_heavy(command: list[str]) -> None:
     script = (
         "import sys; from slipstream.services.cli.main import run_command;"

@@ -1,0 +1,93 @@
+"""Options of the commands that measure: `slipstream bench` and `slipstream roofline`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slipstream.services.cli.model_commands import CacheDir
+from slipstream.shared.config import DEFAULT_MODEL
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBenchOptions:
+    """What is timed."""
+
+    model: Annotated[
+        str,
+        typer.Option(
+            envvar="SLIPSTREAM_MODEL", help="Name, Hugging Face directory, GGUF file or hub id."
+        ),
+    ] = DEFAULT_MODEL
+    weight_formats: Annotated[
+        str,
+        typer.Option("--format", help="Formats of the weights, with commas; torch is plain torch."),
+    ] = "float32,int8"
+    kv_formats: Annotated[
+        str | None,
+        typer.Option("--kv-format", help="One for all, or one each (default: as the weights)."),
+    ] = None
+    batches: Annotated[
+        str, typer.Option("--batch", help="Sequences that decode together, with commas.")
+    ] = "1,8,32"
+    context: Annotated[
+        int, typer.Option(min=1, help="Positions that each sequence has in the cache.")
+    ] = 540
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prefill.")] = 512
+    threads: Annotated[
+        int | None,
+        typer.Option(envvar="SLIPSTREAM_THREADS", min=1, help="Default: all cores."),
+    ] = None
+    rounds: Annotated[int, typer.Option(min=1, help="Samples of each step.")] = 9
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write figures and samples to this file, too.")
+    ] = None
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="Draw step times into this file (.png, .svg).")
+    ] = None
+    cache_dir: CacheDir = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineOptions:
+    """The model, the machine, and the steps."""
+
+    model: Annotated[
+        str,
+        typer.Option(
+            envvar="SLIPSTREAM_MODEL",
+            help="Name, Hugging Face directory, GGUF file or hub id; or 7b, the textbooks' model.",
+        ),
+    ] = DEFAULT_MODEL
+    hardware: Annotated[
+        str,
+        typer.Option(help="local measures this machine; or A100-80G, H100, H200, L4, RTX-4090."),
+    ] = LOCAL
+    weight_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="float32, float16, int8 or int4 (default: int8 here, float16 on a GPU).",
+        ),
+    ] = None
+    kv_format: Annotated[
+        str | None, typer.Option(help="float32, float16 or int8 (default: as for --format).")
+    ] = None
+    batch: Annotated[int, typer.Option(min=1, help="Sequences that decode together.")] = 1
+    context: Annotated[
+        int | None,
+        typer.Option(min=0, help="Positions that each has in the cache (default: 540; 7b: 0)."),
+    ] = None
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prefill.")] = 512
+    threads: Annotated[
+        int | None,
+        typer.Option(envvar="SLIPSTREAM_THREADS", min=1, help="Of this machine (default: all)."),
+    ] = None
+    rounds: Annotated[int, typer.Option(min=1, help="Samples of each measure.")] = 5
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file, too.")
+    ] = None
+    cache_dir: CacheDir = None
