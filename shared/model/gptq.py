@@ -3,16 +3,19 @@ Round a matrix to integers so that the error of its outputs, not of its entries,
 
 Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers",
 ICLR 2023, algorithm 1: the rounding error of an input column is made good by the columns after it,
-weighted by the inputs' second moments.
+weighted by the inputs' second moments. The strongest inputs come first, while many columns are left
+to make their errors good (the option `act_order` of the authors' program).
 """
 
 import numpy as np
 import numpy.typing as npt
 
-_BLOCK = 64  # columns whose errors are spread at once
+_BLOCK = 32  # columns whose errors are spread at once
+_NUM_ROWS = 2048  # so many at a time stay in the cache
 _DAMPING = 0.01  # of the mean of the diagonal: keeps the factorization stable
 
 Matrix = npt.NDArray[np.float64]
+Columns = npt.NDArray[np.float32]  # [k, rows]: an input column lies together
 
 
 def quantize_rows(
@@ -29,32 +32,38 @@ def quantize_rows(
     scales = scales.astype(np.float32)
     scaled = weights / scales[:, None].astype(np.float64)
     if moments is None:
-        return _rounded(scaled), scales
-    return _compensated(scaled, _inverse_factor(moments)), scales
+        return np.clip(np.rint(scaled), -127, 127).astype(np.int8), scales
+    return _compensated(scaled, moments), scales
 
 
-def _rounded(scaled: Matrix) -> npt.NDArray[np.int8]:
-    return np.clip(np.rint(scaled), -127, 127).astype(np.int8)
+def _compensated(scaled: Matrix, moments: Matrix) -> npt.NDArray[np.int8]:
+    order = np.argsort(-np.diag(moments), kind="stable")
+    factor = _inverse_factor(moments[np.ix_(order, order)]).astype(np.float32)
+    codes = np.empty(scaled.shape, np.int8)
+    for first in range(0, len(scaled), _NUM_ROWS):
+        rows = slice(first, first + _NUM_ROWS)
+        columns = np.ascontiguousarray(scaled[rows, order].T, np.float32)
+        codes[rows, order] = _round_in_order(columns, factor).T
+    return codes
 
 
 def _inverse_factor(moments: Matrix) -> Matrix:
-    """Return the upper Cholesky factor of the inverse of the damped moments."""
+    """Return the upper Cholesky factor U of the inverse of the damped moments, U^T U."""
     damped = moments + np.eye(len(moments)) * (_DAMPING * np.mean(np.diag(moments)) + 1e-12)
-    inverse = np.linalg.inv(damped)
-    return np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float64)
+    # From the last column to the first the lower factor is an upper one, whose inverse is U.
+    factor: Matrix = np.linalg.inv(np.linalg.cholesky(damped[::-1, ::-1])[::-1, ::-1])
+    return factor
 
 
-def _compensated(scaled: Matrix, factor: Matrix) -> npt.NDArray[np.int8]:
-    remaining = scaled.copy()
-    codes = np.empty(scaled.shape, np.int8)
-    num_columns = scaled.shape[1]
-    for first in range(0, num_columns, _BLOCK):
-        end = min(first + _BLOCK, num_columns)
-        errors = np.empty((len(scaled), end - first))
-        for column in range(first, end):
-            codes[:, column] = _rounded(remaining[:, column])
-            error = (remaining[:, column] - codes[:, column]) / factor[column, column]
-            remaining[:, column + 1 : end] -= np.outer(error, factor[column, column + 1 : end])
-            errors[:, column - first] = error
-        remaining[:, end:] -= errors @ factor[first:end, end:]
+def _round_in_order(columns: Columns, factor: npt.NDArray[np.float32]) -> Columns:
+    """Return integers for the columns [k, rows], which are overwritten."""
+    codes = np.empty_like(columns)
+    for first in range(0, len(columns), _BLOCK):
+        end = min(first + _BLOCK, len(columns))
+        errors = np.empty((end - first, columns.shape[1]), np.float32)
+        for i, error in enumerate(errors, first):
+            np.clip(np.rint(columns[i]), -127, 127, out=codes[i])
+            np.divide(columns[i] - codes[i], factor[i, i], out=error)
+            columns[i + 1 : end] -= factor[i, i + 1 : end, None] * error
+        columns[end:] -= factor[first:end, end:].T @ errors
     return codes

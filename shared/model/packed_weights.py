@@ -9,17 +9,18 @@ import numpy.typing as npt
 
 from slipstream.shared.model.cache_directory import ensure, find_damage
 from slipstream.shared.model.config import ModelConfig
+from slipstream.shared.model.folding import folded
 from slipstream.shared.model.gptq import quantize_rows
 from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
 from slipstream.shared.model.packing import (
     HADAMARD,
     NUM_OUTLIERS,
     PACKING_VERSION,
-    hadamard_matrix,
     interleave,
     named,
     pack_float32,
     pack_int8,
+    rotate_columns,
 )
 
 FILE_NAME = "weights.safetensors"
@@ -66,7 +67,7 @@ def _pack(model_dir: Path, config: ModelConfig, weight_format: str) -> Iterator[
     loaded = load_tensors(model_dir)
     tensors = {name: tensor.numpy() for name, tensor in loaded.items()}
     if weight_format == "int8":
-        yield from _Int8Packer(model_dir, config, loaded).pack(tensors)
+        yield from _pack_rounded(model_dir, config, loaded, tensors)
         return
     for name, weights in matrices(tensors, config):
         yield from named(name, pack_float32(weights)).items()
@@ -75,40 +76,32 @@ def _pack(model_dir: Path, config: ModelConfig, weight_format: str) -> Iterator[
         yield "embedding", tensors["model.embed_tokens.weight"]
 
 
-class _Int8Packer:
-    """Calibrates, then rounds every matrix."""
+def _pack_rounded(
+    model_dir: Path,
+    config: ModelConfig,
+    loaded: dict[str, Any],  # Any: torch's tensors, whose type would import torch here
+    tensors: dict[str, Weights],
+) -> Iterator[tuple[str, Array]]:
+    """Calibrate, change the model into one that rounds better, and round every matrix."""
+    from slipstream.shared.model import calibration  # noqa: PLC0415 - as above
+    from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415
 
-    def __init__(
-        self,
-        model_dir: Path,
-        config: ModelConfig,
-        loaded: dict[str, Any],  # Any: torch's tensors, whose type would import torch here
-    ) -> None:
-        from slipstream.shared.model.calibration import (  # noqa: PLC0415 # torch, as above
-            calibrate,
-            calibration_texts,
-        )
-        from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415
-
-        self._config = config
-        self._found = calibrate(loaded, config, Tokenizer(model_dir), calibration_texts())
-
-    def pack(self, tensors: dict[str, Weights]) -> Iterator[tuple[str, Array]]:
-        """Yield every array of the file."""
-        for name, weights in matrices(tensors, self._config):
-            yield from named(name, self._matrix(name, weights)).items()
-        yield from vectors(tensors, self._config)
-        rotation = hadamard_matrix(self._config.head_dim)
-        for layer_idx, mean in enumerate(self._found.key_means):
-            yield f"layers.{layer_idx}.key_mean", (mean @ rotation).astype(np.float32)
-        if not self._config.tie_word_embeddings:
-            yield "embedding", tensors["model.embed_tokens.weight"]
-
-    def _matrix(self, name: str, weights: Weights) -> dict[str, Array]:
+    found = calibration.calibrate(
+        loaded, config, Tokenizer(model_dir), calibration.calibration_texts()
+    )
+    tensors, found = folded(tensors, found, config)
+    for name, weights in matrices(tensors, config):
+        moments = found.moments[name].astype(np.float64)
         columns = None
         if takes_outliers(name, weights.shape[1]):
-            columns = strongest_first(self._found.largest[name])
-        return quantized_matrix(name, weights, self._found.moments[name], columns)
+            columns = strongest_first(np.diag(moments))
+        yield from named(name, quantized_matrix(name, weights, moments, columns)).items()
+    yield from vectors(tensors, config)
+    for layer_idx, mean in enumerate(found.key_means):
+        rotated_mean = rotate_columns(mean.astype(np.float64), config.head_dim)
+        yield f"layers.{layer_idx}.key_mean", rotated_mean.astype(np.float32)
+    if not config.tie_word_embeddings:
+        yield "embedding", tensors["model.embed_tokens.weight"]
 
 
 def takes_outliers(name: str, num_inputs: int) -> bool:
@@ -136,14 +129,13 @@ def quantized_matrix(
 
 def rotated(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Rotate the columns in blocks, as the kernel rotates the inputs."""
-    blocks = matrix.reshape(len(matrix), -1, HADAMARD)
-    return (blocks @ hadamard_matrix(HADAMARD)).reshape(matrix.shape)
+    return rotate_columns(matrix, HADAMARD)
 
 
-def strongest_first(largest: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+def strongest_first(strengths: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
     """Return an order of the columns with the strongest first."""
-    strongest = np.sort(np.argsort(-largest)[:NUM_OUTLIERS])
-    others = np.setdiff1d(np.arange(len(largest)), strongest)
+    strongest = np.sort(np.argsort(-strengths, kind="stable")[:NUM_OUTLIERS])
+    others = np.setdiff1d(np.arange(len(strengths)), strongest)
     return np.concatenate([strongest, others]).astype(np.int32)
 
 

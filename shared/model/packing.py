@@ -8,7 +8,7 @@ import numpy.typing as npt
 from slipstream.shared.model.packed_file import Array
 
 # Raised when the layout or its meaning changes: older files are made again.
-PACKING_VERSION = 1
+PACKING_VERSION = 2
 
 TILE = 16  # output columns of a tile
 PAIR = 32  # output columns that are computed together
@@ -64,6 +64,12 @@ def hadamard_matrix(size: int) -> npt.NDArray[np.float64]:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
     scaled: npt.NDArray[np.float64] = matrix / np.sqrt(size)
     return scaled
+
+
+def rotate_columns(matrix: npt.NDArray[np.float64], block: int) -> npt.NDArray[np.float64]:
+    """Turn the columns by a Hadamard transform, block by block."""
+    blocks = matrix.reshape(len(matrix), -1, block)
+    return (blocks @ hadamard_matrix(block)).reshape(matrix.shape)
 
 
 def rotary_tables(head_dim: int, theta: float, num_positions: int) -> tuple[Weights, Weights]:

@@ -65,6 +65,11 @@ class Tokenizer:
         """Say whether the id is a control token."""
         return token_id in self._special_ids
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model was made for conversations."""
+        return self._template is not None
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Encode raw text, in which control tokens count; BOS where the model's rule adds it."""
         return _encode(self._tokenizer, text, "prompt", add_special_tokens=add_special_tokens)

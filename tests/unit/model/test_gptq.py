@@ -52,3 +52,26 @@ def test_inputs_that_never_occur_do_no_harm() -> None:
     codes, _ = quantize_rows(WEIGHTS, moments)
 
     assert np.abs(codes.astype(int)).max() <= 127
+
+
+def test_strong_inputs_are_rounded_first_wherever_they_stand() -> None:
+    """While many columns are left to make their errors good: where they stand is no matter."""
+    inputs = INPUTS * np.geomspace(0.01, 1, INPUTS.shape[1])
+    moments = inputs.T @ inputs
+    turned = np.arange(INPUTS.shape[1])[::-1]
+
+    codes, scales = quantize_rows(WEIGHTS, moments)
+
+    other_codes, other_scales = quantize_rows(WEIGHTS[:, turned], moments[np.ix_(turned, turned)])
+    assert np.mean(codes != other_codes[:, turned]) < 0.01
+    np.testing.assert_array_equal(scales, other_scales)
+
+
+def test_every_row_is_rounded_for_itself() -> None:
+    """Rows are taken in portions, which must not show."""
+    many = np.tile(WEIGHTS, (50, 1))
+
+    codes, _ = quantize_rows(many, MOMENTS)
+
+    alone, _ = quantize_rows(WEIGHTS, MOMENTS)
+    assert np.mean(codes != np.tile(alone, (50, 1))) < 0.001
