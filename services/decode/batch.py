@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.verify import verify
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.model.row_passes import Logits, Peak, row_passes
 from slipstream.shared.model.runner import SequenceRows
-from slipstream.shared.model.sampling import Logits, SampledToken
+from slipstream.shared.model.sampling import SampledToken
 from slipstream.shared.worker.report_book import Attempt
 
 Proposals = Mapping[Attempt, Sequence[int]]
@@ -71,10 +73,26 @@ def apply(part: Part) -> None:
             break
 
 
-def sample(part: Part, logits: Logits) -> None:
-    """Choose the tokens of a part from its rows of logits. Runs on the engine's thread."""
-    if len(logits):
-        part.sampled = verify(part.sequence.sampler, logits, part.draft_token_ids)
+def sample(parts: Sequence[Part], logits: Logits) -> None:
+    """
+    Choose the tokens of a step's parts from their rows of logits. Runs on the engine's thread.
+
+    One bad row is one bad request: its part keeps the error.
+    """
+    peaks = row_passes().peaks(logits)
+    first = 0
+    for part in parts:
+        end = first + part.rows.num_logit_rows
+        try:
+            _sample_part(part, logits[first:end], peaks[first:end])
+        except SlipstreamError as error:
+            part.error = error
+        first = end
+
+
+def _sample_part(part: Part, logits: Logits, peaks: Sequence[Peak]) -> None:
+    if peaks:
+        part.sampled = verify(part.sequence.sampler, logits, peaks, part.draft_token_ids)
 
 
 def _decode_part(sequence: DecodeSequence, draft: Sequence[int], block_size: int) -> Part:

@@ -9,7 +9,6 @@ from slipstream.services.decode.batch import Part, Proposals, apply, plan, sampl
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.sequence import DecodeSequence
-from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
@@ -90,16 +89,7 @@ class DecodeSteps:
         sound = [part for part in parts if self._is_sound(part)]
         if not sound:
             return
-        logits = self._host.engine.forward([part.rows for part in sound])
-        first = 0
-        for part in sound:
-            end = first + part.rows.num_logit_rows
-            try:
-                sample(part, logits[first:end])
-            except SlipstreamError as error:
-                # One bad row is one bad request.
-                part.error = error
-            first = end
+        sample(sound, self._host.engine.forward([part.rows for part in sound]))
 
     def _is_sound(self, part: Part) -> bool:
         try:

@@ -2,28 +2,26 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from slipstream.shared.model.row_passes import Logits, Peak
 from slipstream.shared.model.sampling import SampledToken, Sampler
 
 
 def verify(
-    sampler: Sampler, logits: npt.NDArray[np.float32], draft_token_ids: Sequence[int]
+    sampler: Sampler, logits: Logits, peaks: Sequence[Peak], draft_token_ids: Sequence[int]
 ) -> list[SampledToken]:
     """
     Return the target's own tokens while they confirm the draft, and the first one that doesn't.
 
-    Row i of `logits` [1 + drafts, vocab] follows the first i draft tokens. The result has between
-    1 and 1 + drafts tokens; the last has no KV in the target yet, the ones before it are accepted
-    draft tokens. Without a draft this is plain decoding.
+    Row i of `logits` [1 + drafts, vocab], whose peak is `peaks[i]`, follows the first i draft
+    tokens. The result has between 1 and 1 + drafts tokens; the last has no KV in the target yet,
+    the ones before it are accepted draft tokens. Without a draft this is plain decoding.
     """
     assert len(logits) == len(draft_token_ids) + 1, (
         f"{len(logits)} rows of logits for {len(draft_token_ids)} draft tokens"
     )
     sampled: list[SampledToken] = []
-    for row, draft_token_id in zip(logits, (*draft_token_ids, None), strict=True):
-        token = sampler.sample(row)
+    for row, peak, draft_token_id in zip(logits, peaks, (*draft_token_ids, None), strict=True):
+        token = sampler.sample(row, peak)
         sampled.append(token)
         if token.token_id != draft_token_id:
             break

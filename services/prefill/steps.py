@@ -8,6 +8,7 @@ import structlog
 from slipstream.services.prefill.batch import Chunk, plan
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.model.row_passes import row_passes
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 
@@ -60,12 +61,12 @@ class PrefillSteps:
         if not sound:
             return
         logits = self._host.engine.forward([chunk.rows for chunk in sound])
-        rows = iter(logits)
+        rows = zip(logits, row_passes().peaks(logits), strict=True)
         for chunk in sound:
             sequence = chunk.sequence
             if chunk.is_last:
                 try:
-                    sequence.first_token = sequence.sampler.sample(next(rows))
+                    sequence.first_token = sequence.sampler.sample(*next(rows))
                 except SlipstreamError as error:
                     sequence.error = error
             sequence.num_computed_tokens += chunk.rows.num_rows

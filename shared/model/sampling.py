@@ -15,34 +15,34 @@ Order of operations on a row of logits (known values that switch a stage off in 
 10. Gumbel-max: the largest of logit + noise, a sample from the softmax of what is left
 
 Steps 2 and 3 work in float32, from step 6 on in float64. The noise of a token is a function of
-(seed, output position, token id) and of nothing else.
+(seed, output position, token id) and of nothing else. What looks at the whole vocabulary stands in
+`row_passes.py`; here is what happens to the few tokens that are left.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from slipstream.shared.errors import NonFiniteLogitsError
 from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
-from slipstream.shared.model.splitmix import GOLDEN, mix
-
-Logits = npt.NDArray[np.float32]
-Scores = npt.NDArray[np.float64]
-TokenIds = npt.NDArray[np.int64]
+from slipstream.shared.model.row_passes import (
+    Floor,
+    Logits,
+    Peak,
+    RowPasses,
+    Scores,
+    TokenIds,
+    row_passes,
+)
+from slipstream.shared.model.splitmix import GOLDEN, WORD, mix, mix_one
 
 # Below it float32 logits of real models differ by many multiples of the temperature wherever they
 # are not tied, so that sampling could only add rounding trouble.
 GREEDY_TEMPERATURE = 1e-3
 
 BANNING_BIAS = -100.0
-
-# How many of the largest probabilities are looked at first for top_p; most requests need fewer,
-# and a partition costs a tenth of a sort over a vocabulary of 49,152.
-_FIRST_NUCLEUS = 256
-
-_WORD = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,10 @@ class Sampler:
         output_token_ids: Sequence[int] = (),
         *,
         eos_token_ids: Iterable[int] = (),
+        passes: RowPasses | None = None,
     ) -> None:
         self.eos_token_ids = tuple(eos_token_ids)
+        self._passes = passes or row_passes()
         self._parameters = parameters
         self._num_output_tokens = len(output_token_ids)
         self._banned_early = sorted({*self.eos_token_ids, *parameters.stop_token_ids})
@@ -87,21 +89,30 @@ class Sampler:
         """The output position whose token is chosen next."""
         return self._num_output_tokens
 
-    def sample(self, logits: Logits) -> SampledToken:
-        """Choose the next token from a row [vocab] and advance. Raises NonFiniteLogitsError."""
-        _check_finite(logits)
+    def sample(self, logits: Logits, peak: Peak | None = None) -> SampledToken:
+        """
+        Choose the next token from a row [vocab] and advance. Raises NonFiniteLogitsError.
+
+        The peak of the row is found here unless the caller has found those of a whole batch.
+        """
+        peak = _checked(peak or self._peak(logits))
         parameters = self._parameters
-        adjusted = self._adjusted(logits)
+        adjusted, adjusted_peak = self._adjusted(logits), peak
+        if adjusted is not logits:
+            adjusted_peak = _checked(self._peak(adjusted))
         if parameters.temperature <= GREEDY_TEMPERATURE:
-            token_id = int(adjusted.argmax())
+            token_id = adjusted_peak.token_id
         else:
-            token_id = _draw(adjusted, parameters, self._num_output_tokens)
+            token_id = self._draw(adjusted, adjusted_peak)
         logprobs = None
         if parameters.num_logprobs is not None:
-            logprobs = raw_logprobs(logits, token_id, parameters.num_logprobs)
+            logprobs = _logprobs(self._passes, logits, peak, token_id, parameters.num_logprobs)
         self._count(token_id)
         self._num_output_tokens += 1
         return SampledToken(token_id, logprobs)
+
+    def _peak(self, logits: Logits) -> Peak:
+        return self._passes.peaks(logits[np.newaxis])[0]
 
     def _count(self, token_id: int) -> None:
         if self._counts_output:
@@ -121,7 +132,6 @@ class Sampler:
         self._penalize(adjusted)
         if is_early:
             adjusted[self._banned_early] = -np.inf
-        _check_finite(adjusted)
         return adjusted
 
     def _penalize(self, logits: Logits) -> None:
@@ -137,31 +147,53 @@ class Sampler:
             logits[counted] -= counts * np.float32(self._parameters.frequency_penalty)
             logits[counted] -= np.float32(self._parameters.presence_penalty)
 
+    def _draw(self, logits: Logits, peak: Peak) -> int:
+        parameters = self._parameters
+        if 0 < parameters.top_k < len(logits):
+            candidates = _of_top_k(
+                self._passes.largest(logits, parameters.top_k), logits, parameters
+            )
+        else:
+            candidates = self._contenders(logits, peak)
+        if len(candidates) == 1:
+            return int(candidates[0])
+        scores = logits[candidates].astype(np.float64) / parameters.temperature
+        noise = gumbel_noise(parameters.seed, self._num_output_tokens, candidates)
+        return int(candidates[(scores + noise).argmax()])
+
+    def _contenders(self, logits: Logits, peak: Peak) -> TokenIds:
+        """Return those that top_p and min_p leave and that can win."""
+        parameters, passes = self._parameters, self._passes
+        temperature, seed = parameters.temperature, parameters.seed & WORD
+        floors = [Floor(-math.inf, len(logits))]
+        if parameters.top_p < 1.0:
+            floors.append(passes.nucleus(logits, peak, temperature, parameters.top_p))
+        if parameters.min_p > 0.0:
+            floors.append(Floor(_lowest_of_min_p(peak, parameters), len(logits)))
+        highest = max(floors, key=lambda floor: (floor.logit, -floor.token_id))
+        found = passes.contenders(logits, peak, temperature, seed, self._num_output_tokens, highest)
+        # In the order of top_p, which decides between those that rounding makes equal.
+        return found[np.argsort(-logits[found], kind="stable")] if parameters.top_p < 1.0 else found
+
 
 def raw_logprobs(logits: Logits, token_id: int, num_top: int) -> TokenLogprobs:
     """Return the log-softmax of the untouched row at a token and at the `num_top` best ones."""
-    _check_finite(logits)
-    wide = logits.astype(np.float64)
-    maximum = wide.max()
-    log_total = maximum + np.log(np.exp(wide - maximum).sum())
-    top = _largest(logits, num_top)
-    top = top[logits[top] > -np.inf]  # a masked token has no logprob that JSON could carry
-    return TokenLogprobs(
-        token_id=token_id,
-        logprob=float(wide[token_id] - log_total),
-        top_token_ids=top.tolist(),
-        top_logprobs=(wide[top] - log_total).tolist(),
-    )
+    passes = row_passes()
+    peak = _checked(passes.peaks(logits[np.newaxis])[0])
+    return _logprobs(passes, logits, peak, token_id, num_top)
 
 
 def gumbel_noise(seed: int, output_position: int, token_ids: TokenIds) -> Scores:
     """Return each token's standard Gumbel noise at an output position."""
     # Three rounds of a counter generator, each keyed by the one before: seed, position, token.
-    key = np.array([seed & _WORD], np.uint64)
-    for counters in (np.array([output_position], np.uint64), token_ids.astype(np.uint64)):
-        key = mix(mix(key) + (counters + np.uint64(1)) * np.uint64(GOLDEN))
+    of_position = mix_one(mix_one(seed & WORD) + (output_position + 1) * GOLDEN & WORD)
+    counters = token_ids.astype(np.uint64)
+    counters += np.uint64(1)
+    counters *= np.uint64(GOLDEN)
+    counters += np.uint64(mix_one(of_position))
+    words = mix(counters)
     # 52 bits and a half: never 0 or 1, where the logarithms end.
-    noise = (key >> np.uint64(12)).astype(np.float64)
+    noise = (words >> np.uint64(12)).astype(np.float64)
     noise += 0.5
     noise *= 2.0**-52
     for _ in range(2):  # -log(-log(uniform))
@@ -169,56 +201,51 @@ def gumbel_noise(seed: int, output_position: int, token_ids: TokenIds) -> Scores
     return noise
 
 
-def _draw(logits: Logits, parameters: SamplingParameters, output_position: int) -> int:
-    candidates = _candidates(logits, parameters)
-    scores = logits[candidates].astype(np.float64) / parameters.temperature
-    noise = gumbel_noise(parameters.seed, output_position, candidates)
-    return int(candidates[(scores + noise).argmax()])
-
-
-def _candidates(logits: Logits, parameters: SamplingParameters) -> TokenIds:
-    """Return the ids that top_k, top_p and min_p leave."""
-    if 0 < parameters.top_k < len(logits):
-        kept = _largest(logits, parameters.top_k)
-    else:
-        kept = np.arange(len(logits))
+def _of_top_k(ranked: TokenIds, logits: Logits, parameters: SamplingParameters) -> TokenIds:
+    """Return what top_p and min_p leave of those that top_k left, largest first."""
+    scores = logits[ranked].astype(np.float64) / parameters.temperature
+    num_kept = len(ranked)
     if parameters.top_p < 1.0:
-        kept = _nucleus(logits, kept, parameters)
+        weights = np.exp(scores - scores[0])
+        wanted = parameters.top_p * weights.sum()
+        num_kept = int(np.searchsorted(np.cumsum(weights), wanted)) + 1
     if parameters.min_p > 0.0:
-        scores = logits[kept].astype(np.float64) / parameters.temperature
-        kept = kept[scores >= scores.max() + np.log(parameters.min_p)]
-    return kept
+        is_likely = scores >= scores[0] + np.log(parameters.min_p)
+        num_kept = min(num_kept, int(np.count_nonzero(is_likely)))
+    return ranked[:num_kept]
 
 
-def _nucleus(logits: Logits, kept: TokenIds, parameters: SamplingParameters) -> TokenIds:
-    """Return the fewest of the kept ids, largest first, whose probabilities reach top_p."""
-    scores = logits[kept].astype(np.float64) / parameters.temperature
-    weights = np.exp(scores - scores.max())
-    wanted = parameters.top_p * weights.sum()
-    num_ranked = _FIRST_NUCLEUS
-    while True:
-        ranked = _largest(scores, num_ranked)
-        reached = np.cumsum(weights[ranked])
-        if reached[-1] >= wanted or num_ranked >= len(kept):
-            return kept[ranked[: int(np.searchsorted(reached, wanted)) + 1]]
-        num_ranked *= 8
+def _lowest_of_min_p(peak: Peak, parameters: SamplingParameters) -> float:
+    """Return the lowest logit whose score is within log(min_p) of the largest."""
+    temperature = parameters.temperature
+    lowest_score = peak.logit / temperature + np.log(parameters.min_p)
+    nearest = np.float32(lowest_score * temperature)
+    below, above = (np.nextafter(nearest, np.float32(end)) for end in (-np.inf, np.inf))
+    return next(
+        logit
+        for logit in map(float, (below, nearest, above))
+        if logit / temperature >= lowest_score
+    )
 
 
-def _largest(values: Logits | Scores, num_largest: int) -> TokenIds:
-    """Return the indices of the largest values, largest first, on a tie the lowest index first."""
-    if num_largest <= 0:
-        return np.empty(0, np.int64)
-    if num_largest < len(values):
-        threshold = np.partition(values, -num_largest)[-num_largest]
-        indices = np.flatnonzero(values >= threshold)
-    else:
-        indices = np.arange(len(values))
-    # Stable over ascending indices, which settles ties; they may be more than asked for.
-    return indices[np.argsort(-values[indices], kind="stable")][:num_largest]
+def _logprobs(
+    passes: RowPasses, logits: Logits, peak: Peak, token_id: int, num_top: int
+) -> TokenLogprobs:
+    log_total = passes.log_total(logits, peak)
+    top = passes.largest(logits, num_top)
+    top_logits = logits[top]
+    # A masked token has no logprob that JSON could carry.
+    num_top = int(np.count_nonzero(top_logits > -np.inf))
+    return TokenLogprobs(
+        token_id=token_id,
+        logprob=float(logits[token_id]) - log_total,
+        top_token_ids=top[:num_top].tolist(),
+        top_logprobs=(top_logits[:num_top].astype(np.float64) - log_total).tolist(),
+    )
 
 
-def _check_finite(logits: Logits) -> None:
-    # The maximum of a row with a NaN is NaN, of an empty mask it is -inf.
-    maximum = logits.max()
-    if not np.isfinite(maximum):
-        raise NonFiniteLogitsError(f"a row of logits has the maximum {maximum}")
+def _checked(peak: Peak) -> Peak:
+    # The peak of a row with a NaN is NaN, of one that is all masked it is -inf.
+    if not math.isfinite(peak.logit):
+        raise NonFiniteLogitsError(f"a row of logits has the maximum {peak.logit}")
+    return peak

@@ -6,6 +6,7 @@ import numpy.typing as npt
 Words = npt.NDArray[np.uint64]
 
 GOLDEN = 0x9E3779B97F4A7C15  # the counter's increment: 2^64 divided by the golden ratio, odd
+WORD = (1 << 64) - 1
 
 
 def mix(words: Words) -> Words:
@@ -17,3 +18,12 @@ def mix(words: Words) -> Words:
     words *= np.uint64(0x94D049BB133111EB)
     words ^= words >> np.uint64(31)
     return words
+
+
+def mix_one(word: int) -> int:
+    """Scramble one word like `mix`, without what an array of it would cost."""
+    word ^= word >> 30
+    word = word * 0xBF58476D1CE4E5B9 & WORD
+    word ^= word >> 27
+    word = word * 0x94D049BB133111EB & WORD
+    return word ^ word >> 31

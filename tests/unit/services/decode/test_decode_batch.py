@@ -37,12 +37,8 @@ def step(
     """Do what a step does; the engine checks every slot that it reads."""
     proposals = dict(zip((each.attempt for each in sequences), drafts or [], strict=False))
     parts = plan(sequences, proposals, budget, LAYOUT.block_size)
-    logits = runner.forward([part.rows for part in parts])
-    first = 0
+    sample(parts, runner.forward([part.rows for part in parts]))
     for part in parts:
-        end = first + part.rows.num_logit_rows
-        sample(part, logits[first:end])
-        first = end
         apply(part)
 
 
@@ -146,7 +142,7 @@ def test_counts_of_drafts_pause_what_never_fits() -> None:
 def test_a_part_without_logits_samples_nothing() -> None:
     sequence = ready(list(range(40)), [1, 2])
     (part,) = plan([sequence], {}, 8, LAYOUT.block_size)
-    sample(part, np.empty((0, 259), np.float32))
+    sample([part], np.empty((0, 259), np.float32))
     apply(part)
 
     assert (8, 1, 40) == (

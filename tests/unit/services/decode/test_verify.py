@@ -1,18 +1,18 @@
 """Verification gives the tokens of plain decoding, whatever the draft says."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from slipstream.services.decode.verify import verify
 from slipstream.shared.messages.sampling import SamplingParameters
-from slipstream.shared.model.sampling import Sampler
+from slipstream.shared.model.row_passes import Logits, row_passes
+from slipstream.shared.model.sampling import SampledToken, Sampler
 
 _VOCAB_SIZE = 40
 _PROMPT = [1, 2, 3]
 
 
-def _logits_after(token_ids: list[int]) -> npt.NDArray[np.float32]:
+def _logits_after(token_ids: list[int]) -> Logits:
     """Stand in for a model: a row is a function of the tokens before it."""
     generator = np.random.default_rng(token_ids)
     return generator.normal(0, 2, _VOCAB_SIZE).astype(np.float32)
@@ -27,8 +27,12 @@ def _decode_plainly(parameters: SamplingParameters, num_tokens: int) -> list[int
 
 
 def _verify(parameters: SamplingParameters, draft: list[int]) -> list[int]:
-    rows = [_logits_after([*_PROMPT, *draft[:i]]) for i in range(len(draft) + 1)]
-    return [t.token_id for t in verify(Sampler(parameters, _PROMPT), np.stack(rows), draft)]
+    return [t.token_id for t in _verify_with(Sampler(parameters, _PROMPT), draft)]
+
+
+def _verify_with(sampler: Sampler, draft: list[int]) -> list[SampledToken]:
+    rows = np.stack([_logits_after([*_PROMPT, *draft[:i]]) for i in range(len(draft) + 1)])
+    return verify(sampler, rows, row_passes().peaks(rows), draft)
 
 
 _PARAMETERS = [
@@ -62,9 +66,7 @@ def test_the_sampler_stands_after_the_last_token_kept() -> None:
     plain = _decode_plainly(parameters, 3)
     sampler = Sampler(parameters, _PROMPT)
     draft = [plain[0], (plain[1] + 1) % _VOCAB_SIZE]
-    rows = [_logits_after([*_PROMPT, *draft[:i]]) for i in range(3)]
-
-    verify(sampler, np.stack(rows), draft)
+    _verify_with(sampler, draft)
 
     assert 2 == sampler.num_output_tokens
     assert plain[2] == sampler.sample(_logits_after([*_PROMPT, *plain[:2]])).token_id
