@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long lint format types bench clean
+.PHONY: help setup run test test-long sanitize sanitize-threads lint format types bench clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## create .venv and install Slipstream with its test tools
 $(STAMP): pyproject.toml setup.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
@@ -32,6 +32,26 @@ test-long: setup ## the slow tests too
 	@$(BIN)/slipstream model pack smollm2-135m --format float32
 	@$(BIN)/slipstream model pack smollm2-135m --format int8
 	@$(BIN)/pytest -m 'slow or not slow' --timeout 600
+
+# The kernels once more, built for a sanitizer, and their tests. Its reports go straight to the
+# terminal, so pytest may neither capture them nor handle signals; it watches `malloc`, so Python must
+# use that for everything. Leaks are not looked for: Python ends without giving all of it back.
+sanitize: setup ## the kernel tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: SANITIZERS := address,undefined,float-cast-overflow
+sanitize: RUNTIME := libasan.so
+sanitize-threads: setup ## the kernel tests under ThreadSanitizer
+sanitize-threads: SANITIZERS := thread
+sanitize-threads: RUNTIME := libtsan.so
+sanitize sanitize-threads:
+	@echo "==> building the kernels for sanitizers (minutes, where something changed)"
+	@SLIPSTREAM_SANITIZE=$(SANITIZERS) $(BIN)/python setup.py -q build_ext \
+		--build-lib build/$@ --build-temp build/$@/objects
+	@ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:handle_abort=1 TSAN_OPTIONS=halt_on_error=1 \
+		UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
+		LD_PRELOAD="$$($(CXX) -print-file-name=$(RUNTIME)) $$($(CXX) -print-file-name=libstdc++.so)" \
+		SLIPSTREAM_KERNELS_DIR=build/$@/slipstream/kernels/cpu \
+		$(BIN)/pytest tests/unit/kernels/cpu --hypothesis-profile sanitize --timeout 600 \
+		--capture sys -p no:faulthandler
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .

@@ -1,9 +1,10 @@
 """Build the native kernels: one library for each ISA level, of the same sources.
 
 A level is chosen when a process starts. Each is optional: without a compiler the plain-torch
-reference serves.
+reference serves. `SLIPSTREAM_SANITIZE` names sanitizers to build with (`make sanitize`).
 """
 
+import os
 import platform
 from pathlib import Path
 
@@ -18,6 +19,12 @@ X86_LEVELS = {
     "avx2": ["-march=haswell"],
     "portable": [],
 }
+SANITIZERS = os.environ.get("SLIPSTREAM_SANITIZE", "")
+if SANITIZERS:
+    # Of what goes before these, `-DNDEBUG -fwrapv` are Python's own: asserts are wanted here, and
+    # no sum may wrap. The warning is GCC's, about its own headers.
+    COMMON += ["-O1", "-g", "-fno-omit-frame-pointer", "-UNDEBUG", "-fno-wrapv"]
+    COMMON += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-Wno-maybe-uninitialized"]
 
 
 def extension(level: str, flags: list[str]) -> Extension:
@@ -25,11 +32,11 @@ def extension(level: str, flags: list[str]) -> Extension:
     return Extension(
         f"slipstream.kernels.cpu._{level}",
         sources=sorted(str(path) for path in FOLDER.glob("*.cpp")),
-        depends=sorted(str(path) for path in FOLDER.glob("*.h")),
+        depends=["setup.py", *sorted(str(path) for path in FOLDER.glob("*.h"))],
         define_macros=[("SLIPSTREAM_LEVEL", f'"{level}"')],
         extra_compile_args=[*COMMON, *flags],
-        extra_link_args=["-pthread"],
-        optional=True,
+        extra_link_args=["-pthread", *([f"-fsanitize={SANITIZERS}"] if SANITIZERS else [])],
+        optional=not SANITIZERS,
     )
 
 

@@ -10,9 +10,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import settings
 
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.model.store import default_cache_dir, resolve_model
+
+# For `make sanitize`, where a kernel takes ten times as long.
+settings.register_profile("sanitize", max_examples=2)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@
 // a tile, and all query heads of a KV head, go together against a block: it is read once for them.
 #pragma once
 
+#include <cassert>
+
 #include "attention_i8.h"
 #include "attention_types.h"
 
@@ -39,6 +41,7 @@ struct FloatSegment {
     const Model& m = in.model;
     heads = m.num_heads / m.num_kv_heads;
     end = group.end_position < first + kSegment ? group.end_position : first + kSegment;
+    assert(end > first && "a segment has positions");
     const Sequence& sequence = in.step.sequences[group.sequence];
     for (int b = 0; b * kBlockSize < end - first; ++b) {
       const int32_t id = in.step.block_tables[sequence.first_block + first / kBlockSize + b];

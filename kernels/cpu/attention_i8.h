@@ -4,6 +4,8 @@
 // so the values of a whole segment are summed in int32 and scaled once.
 #pragma once
 
+#include <cassert>
+
 #include "attention_dots.h"
 #include "attention_types.h"
 #include "rows.h"
@@ -22,6 +24,9 @@ class Int8Segment {
     const int64_t query = (static_cast<int64_t>(group_.first_row) * m_.num_kv_heads +
                            static_cast<int64_t>(piece.kv_head) * group_.num_rows) * heads_;
     planes_ = in.planes + 2 * query * dim_;
+    assert(num_blocks_ > 0 && num_blocks_ <= kBlocksPerSegment && "a segment has positions");
+    assert(num_queries_ > 0 && num_queries_ <= kTileRows && "queries fit one tile");
+    assert(reinterpret_cast<uintptr_t>(planes_) % 64 == 0 && "queries begin on cache lines");
     query_scales_ = in.scales + query;
     for (int b = 0; b < num_blocks_; ++b) {
       const auto* block = reinterpret_cast<const int8_t*>(block_of(in, piece, b));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "model.h"
+#include "tiles.h"
 #include "vector.h"
 
 namespace slipstream {
@@ -20,25 +21,6 @@ constexpr int kPairRows = 2 * kTileRows;  // rows that are multiplied together
 constexpr int kPrefetchBytes = 8192;
 
 #if defined(__AMX_INT8__)
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-inline void load_config(const TileConfig& config) {
-  // GCC may drop the stores before: it does not know that ldtilecfg reads them.
-  asm volatile("" ::: "memory");
-  _tile_loadconfig(&config);
-}
-
-inline void set_tile(TileConfig& config, int tile, int rows, int bytes) {
-  config.rows[tile] = static_cast<uint8_t>(rows);
-  config.column_bytes[tile] = static_cast<uint16_t>(bytes);
-}
 
 // Matrices: tiles 0-3 are C, 4 and 5 A with `a_rows` rows, 6 and 7 B.
 inline void configure_matrix_tiles(int a_rows) {

@@ -1,6 +1,8 @@
 // What follows the projection of a head: rotation, and into the query planes or the KV cache.
 #pragma once
 
+#include <cassert>
+
 #include "attention_types.h"
 #include "rows.h"
 #include "workspace.h"
@@ -17,7 +19,9 @@ class HeadRows {
         ws_(workspace),
         layer_(layer),
         layer_idx_(layer_idx),
-        heads_per_group_(model.num_heads / model.num_kv_heads) {}
+        heads_per_group_(model.num_heads / model.num_kv_heads) {
+    assert(model.head_dim == kDim && "heads are as long as their registers");
+  }
 
   // The row that `finish` is about.
   void set_row(int row) {
@@ -33,6 +37,7 @@ class HeadRows {
 
   // x [dim] is head `head` of the projection: queries, then keys, then values.
   void finish(int head, float* x) {
+    assert(head >= 0 && head < m_.num_heads + 2 * m_.num_kv_heads && "a head of the projection");
     F16 v[kVectors];
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) v[i] = F16::load(x + i * kLanes);

@@ -5,6 +5,8 @@
 // integer sum and one scaling (int8), whatever the number of rows or threads.
 #pragma once
 
+#include <cassert>
+
 #include "dot_i8.h"
 #include "model.h"
 #include "vector.h"
@@ -60,6 +62,7 @@ inline void float_rows(const float* weights, int k, const float* x, int ldx, int
 template <typename Epilogue>
 inline void linear_float(const Linear& linear, const float* x, int num_rows, int first_pair,
                          int end_pair, const Epilogue& epilogue) {
+  assert(first_pair >= 0 && end_pair * kPair <= linear.n && "pairs are of the matrix");
   const auto* weights = static_cast<const float*>(linear.weights);
   const int ldx = linear.k;
   for (int pair = first_pair; pair < end_pair; ++pair) {
@@ -366,6 +369,7 @@ inline void plain_rows(const Linear& linear, const QuantizedRows& x, int num_row
 template <typename Epilogue>
 inline void linear_int8(const Linear& linear, const QuantizedRows& x, int num_rows, int first_pair,
                         int end_pair, const Epilogue& epilogue) {
+  assert(first_pair >= 0 && end_pair * kPair <= linear.n && "pairs are of the matrix");
 #if defined(__AMX_INT8__)
   // One or two rows are computed while the weights stream by; more are worth whole tiles.
   if (num_rows > 2) {

@@ -1,6 +1,8 @@
 // Operations on one row of activations: norm, rotation, quantization. Rows never see each other.
 #pragma once
 
+#include <cassert>
+
 #include "dot_i8.h"
 #include "model.h"
 #include "vector.h"
@@ -9,6 +11,7 @@ namespace slipstream {
 
 // y = x / sqrt(mean(x^2) + epsilon) * weight
 inline const float* rms_norm(const float* x, const float* weight, int n, float epsilon, float* y) {
+  assert(n % (2 * kLanes) == 0 && "vectors go in pairs");
   // Two sums, of even and odd vectors, so that one need not wait for the other.
   F16 even = F16::zero(), odd = F16::zero();
   for (int i = 0; i < n; i += 2 * kLanes) {
@@ -94,6 +97,7 @@ inline void split_planes(I16 x, int8_t* low, int8_t* high) {
 // A row with a NaN gets a NaN scale, and so NaN results: it stays visible, and alone.
 inline void quantize_row(const float* x, int k, int num_outliers, int8_t* low, int8_t* high,
                          float* scale) {
+  assert(num_outliers <= k && k % kLanes == 0 && "a row is whole vectors");
   float largest = max_abs(x + num_outliers, k - num_outliers) / 127.0f;
   if (num_outliers != 0) {
     const float strongest = max_abs(x, num_outliers) / 32512.0f;
@@ -112,6 +116,7 @@ inline void quantize_row(const float* x, int k, int num_outliers, int8_t* low, i
 // The same without outliers, of the row rotated in blocks of kHadamard. `scratch` holds k floats.
 inline void rotate_and_quantize_row(const float* x, int k, float* scratch, int8_t* low, float* scale) {
   constexpr int kVectors = kHadamard / kLanes;
+  assert(k % kHadamard == 0 && "a row is rotated in whole blocks");
   F16 found = F16::zero();
   for (int first = 0; first < k; first += kHadamard) {
     F16 block[kVectors];

@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "heads.h"
+#include "integrity.h"
 #include "linear.h"
 #include "rows.h"
 
@@ -53,6 +54,7 @@ class StepRun {
   StepRun(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
           int num_threads)
       : m_(model), s_(step), ws_(workspace), plan_(workspace.plan), pool_(pool), num_threads_(num_threads) {
+    check_integrity(model, step);
     heads_per_group_ = m_.num_heads / m_.num_kv_heads;
     num_qkv_ = (m_.num_heads + 2 * m_.num_kv_heads) * m_.head_dim;
     ws_.plan.make(model, step, num_threads);

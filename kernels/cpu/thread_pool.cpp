@@ -3,6 +3,8 @@
 #include <sched.h>
 #include <time.h>
 
+#include <cassert>
+
 namespace slipstream {
 
 namespace {
@@ -78,6 +80,8 @@ void ThreadPool::move_to_core(int thread_idx) {
 
 void ThreadPool::run(int num_threads, const Work& work, const std::vector<int>* cores) {
   const int num_used = num_threads < this->num_threads() ? num_threads : this->num_threads();
+  assert(num_used > 0 && "the caller computes too");
+  assert((cores == nullptr || static_cast<int>(cores->size()) >= num_used) && "a thread has a core");
   barrier_.reset(num_used);
   if (num_used == 1) {
     cores_ = cores;

@@ -84,6 +84,10 @@ inline I16 load_bytes(const int8_t* p) {
 inline F16 gather(const float* x, const int32_t* columns) {
   return {_mm512_i32gather_ps(_mm512_loadu_si512(columns), x, 4)};
 }
+// Bit i is set where lane i of a is above b's; a NaN is above nothing.
+inline uint32_t lanes_above(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+// Bit i is set where lane i of a or of b is a NaN.
+inline uint32_t lanes_nan(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
 // Lanes where index < count keep a, the others take b.
 inline F16 select_first(int count, F16 a, F16 b) {
   const int clamped = count < 0 ? 0 : count > kLanes ? kLanes : count;
@@ -180,6 +184,14 @@ inline __m256 power_of_two(__m256 n) {
 inline F16 scale_by_power(F16 a, F16 n) {
   return {_mm256_mul_ps(a.lo, power_of_two(n.lo)), _mm256_mul_ps(a.hi, power_of_two(n.hi))};
 }
+template <int kComparison>
+inline uint32_t compared_lanes(F16 a, F16 b) {
+  const int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, kComparison));
+  const int hi = _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, kComparison));
+  return static_cast<uint32_t>(lo | hi << 8);
+}
+inline uint32_t lanes_above(F16 a, F16 b) { return compared_lanes<_CMP_GT_OQ>(a, b); }
+inline uint32_t lanes_nan(F16 a, F16 b) { return compared_lanes<_CMP_UNORD_Q>(a, b); }
 #else
 #define SLIPSTREAM_LANEWISE(type, name, expression)    \
   inline type name(type a, type b) {                   \
@@ -231,6 +243,20 @@ inline F16 scale_by_power(F16 a, F16 n) {
   }
   return a;
 }
+#define SLIPSTREAM_COMPARED(name, expression)                                   \
+  inline uint32_t name(F16 a, F16 b) {                                          \
+    int32_t is_any = 0;                                                         \
+    for (int i = 0; i < kLanes; ++i) is_any |= (expression);                    \
+    uint32_t bits = 0;                                                          \
+    if (is_any == 0) return bits;                                               \
+    for (int i = 0; i < kLanes; ++i) {                                          \
+      bits |= static_cast<uint32_t>(expression) << i;                           \
+    }                                                                           \
+    return bits;                                                                \
+  }
+SLIPSTREAM_COMPARED(lanes_above, a.x[i] > b.x[i])
+SLIPSTREAM_COMPARED(lanes_nan, (a.x[i] != a.x[i]) | (b.x[i] != b.x[i]))
+#undef SLIPSTREAM_COMPARED
 #undef SLIPSTREAM_LANEWISE
 #endif
 

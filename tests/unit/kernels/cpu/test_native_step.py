@@ -75,7 +75,7 @@ def test_every_level_gives_the_same_bits(formats: tuple[str, str], open_format: 
 @pytest.mark.parametrize("formats", FORMATS)
 @pytest.mark.parametrize("level", LEVELS)
 @settings(
-    max_examples=6,
+    max_examples=min(6, settings().max_examples),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
