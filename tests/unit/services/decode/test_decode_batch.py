@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.services.decode.batch import apply, max_num_drafts, plan, sample
 from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.shared.errors import NonFiniteLogitsError
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.fake_runner import FakeRunner, next_token_id
 
@@ -150,3 +152,22 @@ def test_a_part_without_logits_samples_nothing() -> None:
         sequence.num_chunks,
         len(sequence.token_ids),
     )
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_bad_row_is_one_bad_request(broken: int) -> None:
+    """The others have their tokens, those behind it too."""
+    runner = make_runner()
+    sequences = [ready(PROMPT, [1 + 2 * i, 2 + 2 * i], request=f"r{i}") for i in range(3)]
+    parts = plan(sequences, {}, 512, LAYOUT.block_size)
+    logits = runner.forward([part.rows for part in parts])
+    expected = logits.argmax(axis=1).tolist()
+    logits[broken, 7] = np.nan
+    sample(parts, logits)
+    failed = parts.pop(broken)
+    expected.pop(broken)
+
+    assert isinstance(failed.error, NonFiniteLogitsError)
+    assert not failed.sampled
+    assert expected == [part.sampled[0].token_id for part in parts]
+    assert [None, None] == [part.error for part in parts]
