@@ -19,6 +19,16 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+def linear(x: Tensor, weights: Tensor) -> Tensor:
+    """Return x W^T, x [rows, k] and weights [n, k]."""
+    return x @ weights.T
+
+
+def embed(token_ids: Tensor, table: Tensor) -> Tensor:
+    """Return the rows of a table [vocab, hidden] that the tokens name."""
+    return table[token_ids]
+
+
 def silu_and_multiply(gate: Tensor, up: Tensor) -> Tensor:
     """See `ops.silu_and_multiply`."""
     return functional.silu(gate) * up

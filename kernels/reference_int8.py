@@ -2,7 +2,8 @@
 The arithmetic of the int8 kernels in plain torch: integers in int64, everything else in float64.
 
 The oracle that says whether a kernel computes what its format means. What the format itself loses
-against float32 is another question (`slipstream eval`).
+against float32 is another question (`slipstream eval`). Of float32 rows, integers and scales come
+out as the kernels make them, to the bit: largest value, division and rounding have one result.
 """
 
 import math
@@ -10,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-_PLANE = 256  # a 16-bit activation is low + 256 * high
+_SEGMENT = 256  # positions whose softmax weights have one scale
 _MAX_8_BITS = 127.0
 _MAX_UNSIGNED = 65535.0  # a softmax weight of 16 bits
 _MAX_16_BITS = 32512.0  # both planes stay within [-128, 127]
@@ -31,9 +32,20 @@ def quantize_rows(x: Tensor, num_outliers: int = 0) -> tuple[Tensor, Tensor]:
 
 def linear(x: Tensor, codes: Tensor, code_scales: Tensor, num_outliers: int = 0) -> Tensor:
     """Return x W^T [rows, n] with W ~ codes [n, k] * code_scales [n]."""
-    integers, scales = quantize_rows(x, num_outliers)
-    sums = integers @ codes.to(x.dtype).T
-    return sums * scales[:, None] * code_scales.to(x.dtype)[None, :]
+    return linear_of_integers(*quantize_rows(x, num_outliers), codes, code_scales)
+
+
+def linear_of_integers(
+    integers: Tensor, scales: Tensor, codes: Tensor, code_scales: Tensor
+) -> Tensor:
+    """Return the same of rows that are integers [rows, k] * scales [rows] already."""
+    sums = integers.double() @ codes.double().T
+    return sums * scales.double()[:, None] * code_scales.double()[None, :]
+
+
+def embed(token_ids: Tensor, codes: Tensor, code_scales: Tensor) -> Tensor:
+    """Return rows of the output head, codes [vocab, k] * code_scales [vocab]."""
+    return codes[token_ids].double() * code_scales[token_ids].double()[:, None]
 
 
 def hadamard(x: Tensor, block: int) -> Tensor:
@@ -50,27 +62,44 @@ def attention(query: Tensor, key: Tensor, value: Tensor, key_mean: Tensor | None
     Return causal attention of one sequence over a KV cache of 8 bits.
 
     query [rows, heads, dim] are the last rows; key and value [positions, kv_heads, dim], rotated.
-    Queries and softmax weights have 16 bits, keys (rotated by a Hadamard transform, without their
-    mean) and values 8. Up to one segment of 256 positions: the kernel takes a maximum for each.
+    Queries have 16 bits, keys (rotated by a Hadamard transform, without their mean) and values 8.
     """
-    num_rows, num_heads, dim = query.shape
-    num_positions, num_kv_heads, _ = key.shape
+    dim = query.shape[-1]
     turned = hadamard(key, dim)
     if key_mean is not None:
         turned = turned - key_mean
-    keys, values = _rounded(turned, _MAX_8_BITS), value
     queries = _rounded(hadamard(query / math.sqrt(dim), dim), _MAX_16_BITS)
-    group = num_heads // num_kv_heads
-    keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+    return attention_of_integers(
+        queries, _rounded(turned, _MAX_8_BITS), *_codes(value, _MAX_8_BITS)
+    )
+
+
+def attention_of_integers(
+    queries: Tensor, keys: Tensor, codes: Tensor, code_scales: Tensor
+) -> Tensor:
+    """
+    Return the same of queries and keys whose dot products are the scores.
+
+    Values are codes [positions, kv_heads, dim] * code_scales [positions, kv_heads, 1]. A softmax
+    weight, times its value's scale, has 16 bits: one scale for a row's weights of a segment.
+    """
+    group = queries.shape[1] // keys.shape[1]
+    keys, codes, code_scales = (
+        part.repeat_interleave(group, 1) for part in (keys, codes, code_scales)
+    )
     scores = torch.einsum("rhd,phd->hrp", queries, keys)
-    positions = torch.arange(num_positions)
-    is_visible = positions[None, :] <= positions[num_positions - num_rows :, None]
+    positions = torch.arange(len(keys))
+    is_visible = positions[None, :] <= positions[len(keys) - len(queries) :, None]
     scores = scores.masked_fill(~is_visible, -math.inf)
+    # Relative to the maximum of all positions. A kernel takes that of a segment, and corrects it
+    # when it merges: rounding under a scale of the segment's own sees no difference.
     weights = torch.exp(scores - scores.amax(-1, keepdim=True))
-    codes, scales = _codes(values, _MAX_8_BITS)
-    # A value's scale goes into its weight; weights have 16 bits without a sign.
-    folded = _rounded(weights * scales[:, :, 0].T[:, None, :], _MAX_UNSIGNED)
-    sums = torch.einsum("hrp,phd->rhd", folded, codes)
+    folded = weights * code_scales[:, :, 0].T[:, None, :]
+    rounded = [
+        _rounded(folded[..., first : first + _SEGMENT], _MAX_UNSIGNED)
+        for first in range(0, len(keys), _SEGMENT)
+    ]
+    sums = torch.einsum("hrp,phd->rhd", torch.cat(rounded, -1), codes)
     return sums / weights.sum(-1).T[:, :, None]
 
 

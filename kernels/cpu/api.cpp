@@ -5,9 +5,10 @@
 #include <memory>
 #include <new>
 
-#include "core_ledger.h"
+#include "engine.h"
 #include "export.h"
 #include "step.h"
+#include "unfused.h"
 
 #if defined(__AMX_INT8__) && defined(__linux__)
 #include <sys/syscall.h>
@@ -16,12 +17,7 @@
 
 namespace {
 
-struct Engine {
-  slipstream::Workspace workspace;
-  slipstream::ThreadPool pool;
-  std::unique_ptr<slipstream::CoreLedger> ledger;  // none: all threads, wherever they run
-  explicit Engine(int num_threads) : pool(num_threads) {}
-};
+using slipstream::Engine;
 
 // The cores of one step.
 class Cores {
@@ -83,7 +79,8 @@ SLIPSTREAM_EXPORT int slipstream_step(void* engine, const slipstream::Model* mod
   try {
     auto* e = static_cast<Engine*>(engine);
     const Cores cores(e->ledger.get(), std::min(step->num_threads, e->pool.num_threads()));
-    slipstream::run_step(*model, *step, e->workspace, e->pool, cores.taken());
+    const auto run = step->is_unfused ? slipstream::run_unfused_step : slipstream::run_step;
+    run(*model, *step, e->workspace, e->pool, cores.taken());
     return 0;
   } catch (const std::exception&) {
     return 1;

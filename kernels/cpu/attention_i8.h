@@ -101,7 +101,7 @@ class Int8Segment {
       for (int j = 0; j < kTogether; ++j) {
         const F16 weight = p[j] * value_scales(slot + j * kLanes);
         sum = sum + p[j];
-        strongest = max(strongest, weight);
+        strongest = max_magnitude(strongest, weight);
         weight.store(scores + slot + j * kLanes);
       }
     }
@@ -109,11 +109,11 @@ class Int8Segment {
       const F16 p = select_first(count - slot, exp2(F16::load(scores + slot) - maximum), F16::zero());
       const F16 weight = select_first(count - slot, p * value_scales(slot), F16::zero());
       sum = sum + p;
-      strongest = max(strongest, weight);
+      strongest = max_magnitude(strongest, weight);
       weight.store(scores + slot);
     }
     partial.sum = reduce_add(sum);
-    largest_weights_[i] = reduce_max(strongest);
+    largest_weights_[i] = reduce_magnitude(strongest);
   }
 
   // Two planes of 8 bits under one scale.

@@ -4,19 +4,30 @@
 #include <cassert>
 
 #include "attention_types.h"
+#include "plan.h"
 #include "rows.h"
-#include "workspace.h"
 
 namespace slipstream {
+
+// Where finished queries go: floats by row (in float32), or planes and scales by group (in int8), as
+// `AttentionInput` has them.
+struct Queries {
+  float* floats;  // [rows][stride]
+  int stride;
+  int8_t* planes;
+  float* scales;
+};
 
 // Heads of kVectors * 16 dimensions, which stay in registers.
 template <int kVectors>
 class HeadRows {
  public:
-  HeadRows(const Model& model, const Step& step, Workspace& workspace, const Layer& layer, int layer_idx)
+  HeadRows(const Model& model, const Step& step, const Plan& plan, const Layer& layer, int layer_idx,
+           const Queries& queries)
       : m_(model),
         s_(step),
-        ws_(workspace),
+        plan_(plan),
+        queries_(queries),
         layer_(layer),
         layer_idx_(layer_idx),
         heads_per_group_(model.num_heads / model.num_kv_heads) {
@@ -26,8 +37,8 @@ class HeadRows {
   // The row that `finish` is about.
   void set_row(int row) {
     row_ = row;
-    const int position = ws_.plan.positions[static_cast<size_t>(row)];
-    const Sequence& sequence = s_.sequences[ws_.plan.row_sequence[static_cast<size_t>(row)]];
+    const int position = plan_.positions[static_cast<size_t>(row)];
+    const Sequence& sequence = s_.sequences[plan_.row_sequence[static_cast<size_t>(row)]];
     const int32_t block_id = s_.block_tables[sequence.first_block + position / kBlockSize];
     block_ = s_.kv + block_id * s_.block_bytes;
     slot_ = position % kBlockSize;
@@ -36,13 +47,13 @@ class HeadRows {
   }
 
   // x [dim] is head `head` of the projection: queries, then keys, then values.
-  void finish(int head, float* x) {
+  void finish(int head, const float* x) {
     assert(head >= 0 && head < m_.num_heads + 2 * m_.num_kv_heads && "a head of the projection");
     F16 v[kVectors];
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) v[i] = F16::load(x + i * kLanes);
     if (head < m_.num_heads) {
-      finish_query(head, v, x);
+      finish_query(head, v);
     } else if (head < m_.num_heads + m_.num_kv_heads) {
       finish_key(head - m_.num_heads, v);
     } else {
@@ -68,22 +79,24 @@ class HeadRows {
   static float max_abs_of(Vectors v) {
     F16 found = F16::zero();
 #pragma GCC unroll 16
-    for (int i = 0; i < kVectors; ++i) found = max(found, abs(v[i]));
-    return reduce_max(found);
+    for (int i = 0; i < kVectors; ++i) found = max_magnitude(found, v[i]);
+    return reduce_magnitude(found);
   }
 
-  void finish_query(int head, Vectors v, float* x) {
+  void finish_query(int head, Vectors v) {
     rotate(v);
     // Divided by log 2, for a softmax by powers of two.
     const F16 scale = F16::set(kLog2E / std::sqrt(static_cast<float>(kDim)));
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) v[i] = v[i] * scale;
     if (m_.kv_format == kFloat32) {
-      for (int i = 0; i < kVectors; ++i) v[i].store(x + i * kLanes);
+      float* to = queries_.floats + static_cast<int64_t>(row_) * queries_.stride + head * kDim;
+      for (int i = 0; i < kVectors; ++i) v[i].store(to + i * kLanes);
       return;
     }
     hadamard(v);
-    const QueryGroup& group = ws_.plan.groups[static_cast<size_t>(ws_.plan.row_group[static_cast<size_t>(row_)])];
+    const auto group_idx = static_cast<size_t>(plan_.row_group[static_cast<size_t>(row_)]);
+    const QueryGroup& group = plan_.groups[group_idx];
     const int num_queries = group.num_rows * heads_per_group_;
     const int kv_head = head / heads_per_group_;
     const int64_t first = (static_cast<int64_t>(group.first_row) * m_.num_kv_heads +
@@ -92,13 +105,13 @@ class HeadRows {
     // 16 bits: queries are never stored, so their precision is free.
     const float largest = max_abs_of(v) / 32512.0f;
     const F16 inverse = inverse_of(largest);
-    int8_t* low = ws_.query_planes.data() + (2 * first + idx) * kDim;
+    int8_t* low = queries_.planes + (2 * first + idx) * kDim;
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) {
       split_planes(quantized(v[i], inverse), low + i * kLanes,
                    low + num_queries * kDim + i * kLanes);
     }
-    ws_.query_scales.data()[first + idx] = largest;
+    queries_.scales[first + idx] = largest;
   }
 
   void finish_key(int kv_head, Vectors v) {
@@ -158,7 +171,8 @@ class HeadRows {
 
   const Model& m_;
   const Step& s_;
-  Workspace& ws_;
+  const Plan& plan_;
+  const Queries queries_;
   const Layer& layer_;
   const int layer_idx_;
   const int heads_per_group_;
@@ -168,5 +182,34 @@ class HeadRows {
   const float* cosines_ = nullptr;
   const float* sines_ = nullptr;
 };
+
+namespace detail {
+
+template <int kVectors>
+inline void finish_heads(HeadRows<kVectors> finisher, const float* qkv, int num_heads, Range rows,
+                         Range heads) {
+  for (int row = rows.first; row < rows.end; ++row) {
+    finisher.set_row(row);
+    for (int head = heads.first; head < heads.end; ++head) {
+      finisher.finish(head, qkv + (static_cast<int64_t>(row) * num_heads + head) * kVectors * kLanes);
+    }
+  }
+}
+
+}  // namespace detail
+
+// Some heads of some rows of a projection, qkv [rows][heads of q, k, v][dim].
+inline void finish_heads(const Model& m, const Step& step, const Plan& plan, const Layer& layer,
+                         int layer_idx, const float* qkv, const Queries& to, Range rows, Range heads) {
+  const int num_heads = m.num_heads + 2 * m.num_kv_heads;
+  switch (m.head_dim) {
+    case 64:
+      return detail::finish_heads<4>({m, step, plan, layer, layer_idx, to}, qkv, num_heads, rows, heads);
+    case 128:
+      return detail::finish_heads<8>({m, step, plan, layer, layer_idx, to}, qkv, num_heads, rows, heads);
+    default:
+      return detail::finish_heads<16>({m, step, plan, layer, layer_idx, to}, qkv, num_heads, rows, heads);
+  }
+}
 
 }  // namespace slipstream

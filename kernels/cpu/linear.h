@@ -13,6 +13,23 @@
 
 namespace slipstream {
 
+// How many rows an epilogue got.
+template <int kCount>
+constexpr int count_of(const F16 (&)[kCount]) {
+  return kCount;
+}
+
+// The outputs of a pair, as far as there are any left.
+inline void store_pair(float* y, int num_left, F16 a, F16 b) {
+  if (num_left >= kPair) {
+    a.store(y);
+    b.store(y + 16);
+    return;
+  }
+  a.store_first(y, num_left < 16 ? num_left : 16);
+  if (num_left > 16) b.store_first(y + 16, num_left - 16);
+}
+
 // Float32: out[row][n] = fma chain over k, ascending.
 // The sums of some rows. Members instead of an array: GCC keeps these in registers.
 template <int kRows>

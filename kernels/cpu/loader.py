@@ -60,7 +60,7 @@ class NativeLibrary:
         return status == 0
 
     def step(self, handle: int, model: structs.Model, step: structs.Step) -> None:
-        """Run one fused step. Raises MemoryError."""
+        """Run one step. Raises MemoryError."""
         if self._functions.slipstream_step(handle, model, step) != 0:
             raise MemoryError(f"no memory for a step of {step.num_rows} rows")
 

@@ -1,4 +1,4 @@
-// What the fused step works on: weights as they lie in the packed file, rows of a batch, workspace.
+// What a step works on: weights as they lie in the packed file, rows of a batch, workspace.
 //
 // Plain structs, filled in by `loader.py`; the names there and here must agree.
 #pragma once
@@ -82,6 +82,8 @@ struct Step {
   float* logits;                // [num_logit_rows, vocab]
   uint8_t* kv;
   int64_t block_bytes;
+  int32_t is_unfused;  // one operation after the other through memory: the same bits, for comparison
+  int32_t reserved;
 };
 
 // Where the parts of one (layer, kv head) lie within a block.

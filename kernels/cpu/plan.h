@@ -9,6 +9,17 @@
 
 namespace slipstream {
 
+struct Range {
+  int first, end;
+  int count() const { return end - first; }
+};
+
+// A thread's even share of `count` pieces.
+inline Range share(int count, int thread, int num_threads) {
+  return {static_cast<int>(static_cast<int64_t>(count) * thread / num_threads),
+          static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / num_threads)};
+}
+
 struct Plan {
   std::vector<int32_t> positions;  // of each row
   std::vector<int32_t> row_sequence;

@@ -1,4 +1,5 @@
-// Operations on one row of activations: norm, rotation, quantization. Rows never see each other.
+// Operations on one row of activations: embedding, norm, rotation, quantization. Rows never see each
+// other.
 #pragma once
 
 #include <cassert>
@@ -77,8 +78,8 @@ inline void hadamard(F16 (&x)[kVectors]) {
 
 inline float max_abs(const float* x, int n) {
   F16 found = F16::zero();
-  for (int i = 0; i < n; i += kLanes) found = max(found, abs(F16::load(x + i)));
-  return reduce_max(found);
+  for (int i = 0; i < n; i += kLanes) found = max_magnitude(found, F16::load(x + i));
+  return reduce_magnitude(found);
 }
 
 // No need to clamp: the scale comes from the largest value, and rounding to nearest undoes its error.
@@ -101,7 +102,7 @@ inline void quantize_row(const float* x, int k, int num_outliers, int8_t* low, i
   float largest = max_abs(x + num_outliers, k - num_outliers) / 127.0f;
   if (num_outliers != 0) {
     const float strongest = max_abs(x, num_outliers) / 32512.0f;
-    if (!(largest >= strongest)) largest = strongest;
+    if (strongest > largest || strongest != strongest) largest = strongest;
   }
   *scale = largest;
   const F16 inverse = inverse_of(largest);
@@ -125,11 +126,11 @@ inline void rotate_and_quantize_row(const float* x, int k, float* scratch, int8_
     hadamard(block);
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) {
-      found = max(found, abs(block[i]));
+      found = max_magnitude(found, block[i]);
       block[i].store(scratch + first + i * kLanes);
     }
   }
-  *scale = reduce_max(found) / 127.0f;
+  *scale = reduce_magnitude(found) / 127.0f;
   const F16 inverse = inverse_of(*scale);
   for (int i = 0; i < k; i += kLanes) store_bytes(quantized(F16::load(scratch + i), inverse), low + i);
 }
@@ -137,6 +138,39 @@ inline void rotate_and_quantize_row(const float* x, int k, float* scratch, int8_
 // Put the strongest input columns first.
 inline void reorder(const float* x, const int32_t* columns, int k, float* y) {
   for (int i = 0; i < k; i += kLanes) gather(x, columns + i).store(y + i);
+}
+
+// A row as an int8 linear takes it: rotated, or with the strongest columns in front. `scratch` holds
+// k floats.
+inline void quantize_input(const Linear& linear, const float* x, float* scratch, int8_t* low,
+                           int8_t* high, float* scale) {
+  if (linear.hadamard != 0) return rotate_and_quantize_row(x, linear.k, scratch, low, scale);
+  if (linear.columns != nullptr) {
+    reorder(x, linear.columns, linear.k, scratch);
+    x = scratch;
+  }
+  quantize_row(x, linear.k, linear.num_outliers, low, high, scale);
+}
+
+// The embedding of a token; where there is none of its own, its row of the output head.
+inline void embed(const Model& m, int32_t token, float* x) {
+  if (m.embedding != nullptr) {
+    std::memcpy(x, m.embedding + static_cast<int64_t>(token) * m.hidden,
+                sizeof(float) * static_cast<size_t>(m.hidden));
+    return;
+  }
+  const Linear& head = m.head;
+  const int64_t tile = static_cast<int64_t>(token / 16) * 16 * head.k;
+  if (m.weight_format == kFloat32) {
+    const auto* w = static_cast<const float*>(head.weights) + tile + token % 16;
+    for (int k = 0; k < m.hidden; ++k) x[k] = w[static_cast<int64_t>(k) * 16];
+    return;
+  }
+  const auto* w = static_cast<const int8_t*>(head.weights) + tile;
+  for (int k = 0; k < head.k; ++k) {
+    const int column = head.columns != nullptr ? head.columns[k] : k;
+    x[column] = w[(k / 4 * 16 + token % 16) * 4 + k % 4] * head.scales[token];
+  }
 }
 
 }  // namespace slipstream

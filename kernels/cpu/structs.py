@@ -87,6 +87,8 @@ class Step(ctypes.Structure):
         ("logits", _POINTER),
         ("kv", _POINTER),
         ("block_bytes", ctypes.c_int64),
+        ("is_unfused", _INT),
+        ("reserved", _INT),
     )
 
 

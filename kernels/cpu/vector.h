@@ -88,6 +88,12 @@ inline F16 gather(const float* x, const int32_t* columns) {
 inline uint32_t lanes_above(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 // Bit i is set where lane i of a or of b is a NaN.
 inline uint32_t lanes_nan(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
+// The larger of a magnitude and that of x. Compared are bits, among which a NaN is the largest: `max`
+// would lose it.
+inline F16 max_magnitude(F16 magnitude, F16 x) {
+  const __m512i bits = _mm512_castps_si512(_mm512_abs_ps(x.v));
+  return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(magnitude.v), bits))};
+}
 // Lanes where index < count keep a, the others take b.
 inline F16 select_first(int count, F16 a, F16 b) {
   const int clamped = count < 0 ? 0 : count > kLanes ? kLanes : count;
@@ -184,6 +190,14 @@ inline __m256 power_of_two(__m256 n) {
 inline F16 scale_by_power(F16 a, F16 n) {
   return {_mm256_mul_ps(a.lo, power_of_two(n.lo)), _mm256_mul_ps(a.hi, power_of_two(n.hi))};
 }
+inline __m256 max_magnitude(__m256 magnitude, __m256 x) {
+  return _mm256_castsi256_ps(
+      _mm256_max_epi32(_mm256_castps_si256(magnitude), _mm256_castps_si256(x)));
+}
+inline F16 max_magnitude(F16 magnitude, F16 x) {
+  x = abs(x);
+  return {max_magnitude(magnitude.lo, x.lo), max_magnitude(magnitude.hi, x.hi)};
+}
 template <int kComparison>
 inline uint32_t compared_lanes(F16 a, F16 b) {
   const int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, kComparison));
@@ -242,6 +256,16 @@ inline F16 scale_by_power(F16 a, F16 n) {
     a.x[i] *= power;
   }
   return a;
+}
+inline F16 max_magnitude(F16 magnitude, F16 x) {
+  for (int i = 0; i < kLanes; ++i) {
+    int32_t found, bits;
+    std::memcpy(&found, &magnitude.x[i], sizeof found);
+    std::memcpy(&bits, &x.x[i], sizeof bits);
+    bits = found > (bits & INT32_MAX) ? found : bits & INT32_MAX;
+    std::memcpy(&magnitude.x[i], &bits, sizeof bits);
+  }
+  return magnitude;
 }
 #define SLIPSTREAM_COMPARED(name, expression)                                   \
   inline uint32_t name(F16 a, F16 b) {                                          \
@@ -346,6 +370,21 @@ inline float reduce_max(F16 a) {
   return x[0];
 }
 #endif
+
+// The largest magnitude; NaN if one is.
+inline float reduce_magnitude(F16 magnitudes) {
+#if defined(__AVX512F__)
+  const int32_t bits = _mm512_reduce_max_epi32(_mm512_castps_si512(magnitudes.v));
+#else
+  int32_t lanes[kLanes];
+  std::memcpy(lanes, &magnitudes, sizeof lanes);
+  int32_t bits = lanes[0];
+  for (const int32_t lane : lanes) bits = bits > lane ? bits : lane;
+#endif
+  float largest;
+  std::memcpy(&largest, &bits, sizeof largest);
+  return largest;
+}
 
 // The functions below take several vectors at once and go through them step by step: one vector's
 // chain of dependent operations leaves most of the machine idle, and the processor does not look far

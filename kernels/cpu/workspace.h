@@ -1,6 +1,7 @@
 // Buffers of a step, grown to the largest batch seen and then reused.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -55,6 +56,8 @@ struct Activations {
 
 struct Workspace {
   Buffer<float> residual;   // [rows][hidden]
+  Buffer<float> normed;     // [rows][hidden]; unfused steps only
+  Buffer<float> projected;  // [rows][outputs]; unfused steps only
   Buffer<float> qkv;        // [rows][q, k, v heads][dim]
   Buffer<float> attention;  // [rows][heads][dim]
   Buffer<float> gated;      // [rows][intermediate]
@@ -65,11 +68,46 @@ struct Workspace {
   std::vector<Activations> own;            // the same for few rows: every thread makes its own
   std::vector<std::vector<float>> scratch;  // a row, each thread
   Plan plan;
-  std::unique_ptr<std::atomic<int>[]> num_segments_done;  // [group][KV head], all layers so far
+  std::unique_ptr<std::atomic<int>[]> num_segments_done;  // [group][KV head], all rounds so far
   size_t num_units = 0;
-  std::unique_ptr<std::atomic<int>[]> counters;  // items taken, each layer
+  std::unique_ptr<std::atomic<int>[]> counters;  // items taken, each round
   int num_counters = 0;
 
+  // For the rows of a step; a thread makes inputs of its own for up to `num_own_rows` of them.
+  void reserve(const Model& model, int num_rows, int num_own_rows, int num_threads) {
+    const auto rows = static_cast<size_t>(num_rows);
+    const auto heads = static_cast<size_t>(model.num_heads * model.head_dim);
+    const auto kv_heads = static_cast<size_t>(model.num_kv_heads * model.head_dim);
+    residual.reserve(rows * static_cast<size_t>(model.hidden));
+    qkv.reserve(rows * (heads + 2 * kv_heads));
+    attention.reserve(rows * heads);
+    gated.reserve(rows * static_cast<size_t>(model.intermediate));
+    query_planes.reserve(2 * rows * heads);
+    query_scales.reserve(rows * static_cast<size_t>(model.num_heads));
+    const int widest = std::max({model.hidden, model.intermediate, static_cast<int>(heads)});
+    shared.reserve(num_rows, widest);
+    own.resize(std::max(own.size(), static_cast<size_t>(num_threads)));
+    for (auto& each : own) each.reserve(std::min(num_rows, num_own_rows), widest);
+    reserve_scratch(num_threads, 2 * widest);
+  }
+
+  void reserve_scratch(int num_threads, int num_floats) {
+    const auto count = static_cast<size_t>(num_floats);
+    scratch.resize(std::max(scratch.size(), static_cast<size_t>(num_threads)));
+    for (auto& each : scratch) each.resize(std::max(each.size(), count));
+  }
+
+  // For `num_rounds` times attention, which is once a layer.
+  void reserve_attention(const Model& model, int num_rounds) {
+    if (plan.is_split) reserve_partials(plan.num_units(model), plan.max_num_segments);
+    if (num_counters < num_rounds) {
+      counters = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(num_rounds));
+      num_counters = num_rounds;
+    }
+    for (int i = 0; i < num_rounds; ++i) counters[static_cast<size_t>(i)] = 0;
+  }
+
+ private:
   void reserve_partials(size_t num_units_wanted, int max_num_segments) {
     partials.reserve(num_units_wanted * static_cast<size_t>(max_num_segments) * kTileRows);
     if (num_units < num_units_wanted) {

@@ -28,6 +28,8 @@ def engine(options: EngineBenchOptions = _DEFAULTS) -> None:
       slipstream bench engine --format int8 --kv-format int8 --json engine.json
 
       slipstream bench engine --format torch,float32,int8 --plot engine.png
+
+      slipstream bench engine --format int8 --unfused
     """
     # Imported here: --help is quick without numpy.
     from slipstream.services.cli.bench_run import run_engine_bench  # noqa: PLC0415

@@ -1,6 +1,7 @@
 """What the engine benchmark prints and writes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from slipstream.shared.measure.engine_steps import StepResult
@@ -87,6 +88,27 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row['stream_gb_s']:.1f}",
         f"{row['roofline_fraction']:.0%}",
     )
+
+
+def fusion_table(results: Sequence[StepResult]) -> str:
+    """Return how many times longer each step takes op by op."""
+    fused = {(each.format, each.cell): each for each in results if each.format.is_fused}
+    ratios = []
+    for each in results:
+        other = fused.get((replace(each.format, is_fused=True), each.cell))
+        if each.format.is_fused or other is None:
+            continue
+        name = f"{each.cell.name}: {other.format.name}"
+        samples = (each.step_ms.samples, other.step_ms.samples)
+        ratios.append(Estimate.of_ratio(name, *samples))
+    title = "unfused / fused"
+    width = max(len(title), *(len(each.name) for each in ratios))
+    lines = [f"{title:<{width}}  {'medians':>7}  95 % interval"]
+    lines += [
+        f"{each.name:<{width}}  {each.median:>7.2f}  {each.low:.2f} to {each.high:.2f}"
+        for each in ratios
+    ]
+    return "\n".join(lines)
 
 
 def peak_line(machine: MeasuredMachine, peaks: Mapping[str, Estimate]) -> str:

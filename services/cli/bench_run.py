@@ -1,6 +1,7 @@
 """What `slipstream bench engine` does with its options."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
@@ -24,6 +25,8 @@ def run_engine_bench(options: EngineBenchOptions) -> None:
     if options.plot_file is not None:
         bench_plot.check_plotting()
     formats = parse_formats(options.weight_formats, options.kv_formats)
+    if options.unfused:
+        formats = with_unfused(formats)
     batches = parse_numbers(options.batches, "--batch")
     cache_dir = resolve_cache_dir(options.cache_dir)
     num_threads = options.threads or num_cores()
@@ -41,6 +44,8 @@ def run_engine_bench(options: EngineBenchOptions) -> None:
     rows = bench_report.rows_of(results)
     typer.echo(table([each.step_ms for each in results]))
     typer.echo(f"\n{bench_report.roofline_table(rows)}")
+    if options.unfused:
+        typer.echo(f"\n{bench_report.fusion_table(results)}")
     typer.echo(f"\n{bench_report.peak_line(machine, peaks.estimates())}")
     if options.json_file is not None:
         settings = {
@@ -76,6 +81,12 @@ def _engine_format(weights: str, kv: str) -> EngineFormat:
     if weights == TORCH:
         return EngineFormat(TORCH, "float32", is_fused=False)
     return EngineFormat(weights, kv)
+
+
+def with_unfused(formats: list[EngineFormat]) -> list[EngineFormat]:
+    """Put the same engine without fusing behind each that fuses."""
+    pairs = ([each, replace(each, is_fused=False)] for each in formats)
+    return list(dict.fromkeys(each for pair in pairs for each in pair))
 
 
 def parse_numbers(text: str, option: str) -> list[int]:

@@ -30,6 +30,9 @@ class EngineBenchOptions:
         str | None,
         typer.Option("--kv-format", help="One for all, or one each (default: as the weights)."),
     ] = None
+    unfused: Annotated[
+        bool, typer.Option("--unfused", help="Time each native engine op by op, too.")
+    ] = False
     batches: Annotated[
         str, typer.Option("--batch", help="Sequences that decode together, with commas.")
     ] = "1,8,32"

@@ -158,9 +158,9 @@ def _native_runner(
     *,
     is_fused: bool,
 ) -> ModelRunner:
-    # The place for a runner that does not fuse: nothing else here needs to know.
-    assert is_fused, "the native engine has no other mode"
-    return NativeRunner(native_library(), packed, model.config, arena, layout, num_threads)
+    return NativeRunner(
+        *(native_library(), packed, model.config, arena, layout, num_threads), is_fused=is_fused
+    )
 
 
 def _torch_runner(

@@ -19,7 +19,11 @@ FORMATS = {"float32": 0, "int8": 1}
 
 
 class NativeRunner:
-    """Runs packed batches over the arena. Results don't depend on batch, chunking or threads."""
+    """
+    Runs packed batches over the arena. Results don't depend on batch, chunking or threads.
+
+    Nor on fusing: without it a step runs op by op through memory, to measure what fusing gains.
+    """
 
     # The ISA level has no place in it: all levels give the same bits (and a test says so).
     numerics = f"native-{PACKING_VERSION}"
@@ -32,11 +36,14 @@ class NativeRunner:
         kv: memoryview,
         layout: KvLayout,
         num_threads: int,
+        *,
+        is_fused: bool = True,
     ) -> None:
         assert layout.kind == "model", f"no model can use the layout {layout.fingerprint}"
         self.vocab_size = config.vocab_size
         self.num_forwards = 0
         self.num_threads = num_threads
+        self._is_fused = is_fused
         self._library = library
         self._block_bytes = layout.block_bytes
         self._kv = np.frombuffer(kv, np.uint8)
@@ -75,6 +82,7 @@ class NativeRunner:
             logits=logits.ctypes.data,
             kv=self._kv.ctypes.data,
             block_bytes=self._block_bytes,
+            is_unfused=not self._is_fused,
         )
         self._library.step(self._engine, self._model, step)
         return logits

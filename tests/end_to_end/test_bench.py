@@ -51,6 +51,20 @@ def test_a_step_reads_a_byte_a_weight_and_the_cache(written: dict[str, Any]) -> 
         assert 1.0 < weight_bytes / _NUM_WEIGHTS < 1.03
 
 
+def test_an_engine_runs_unfused_beside_itself(
+    packed_int8: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "engine.json"
+
+    assert 0 == run_command(
+        ["bench", "engine", *_INT8, *_SMALL, "--batch", "1", "--unfused", "--json", str(path)]
+    )
+
+    rows = json.loads(path.read_bytes())["rows"]
+    assert {(True, 40), (False, 40)} <= {(row["fused"], row["context"]) for row in rows}
+    assert "unfused / fused" in capsys.readouterr().out
+
+
 def test_the_wall_of_this_machine_stands_beside_its_engine(
     packed_int8: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

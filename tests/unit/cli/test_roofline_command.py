@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.services.cli.bench_run import parse_formats, parse_numbers
+from slipstream.services.cli.bench_run import parse_formats, parse_numbers, with_unfused
 from slipstream.services.cli.main import run_command
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.engines import EngineFormat
@@ -90,6 +90,13 @@ def test_formats_pair_up(weights: str, kv: str | None, expected: list[EngineForm
 def test_formats_that_do_not_pair_up_are_named(weights: str, kv: str | None, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         parse_formats(weights, kv)
+
+
+def test_engines_that_fuse_run_unfused_too() -> None:
+    fused = EngineFormat("int8", "int8")
+    unfused = EngineFormat("int8", "int8", is_fused=False)
+
+    assert [fused, unfused, _TORCH] == with_unfused([fused, _TORCH])
 
 
 def test_a_list_of_numbers_is_read_or_explained() -> None:

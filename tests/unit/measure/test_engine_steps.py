@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from slipstream.services.cli.bench_plot import plot
-from slipstream.services.cli.bench_report import as_json, roofline_table, rows_of
+from slipstream.services.cli.bench_report import as_json, fusion_table, roofline_table, rows_of
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.measure.engine_cells import Workload, decode, prefill
 from slipstream.shared.measure.engine_steps import StepResult, measure
@@ -140,6 +140,25 @@ def test_the_table_has_a_line_for_each_row() -> None:
 
     assert 1 + len(rows) == len(lines)
     assert 1 == len({len(line) for line in lines})
+
+
+def step_of(*step_ms: float, weights: str = "int8", is_fused: bool = True) -> StepResult:
+    estimate = Estimate.of("step", step_ms)
+    engine_format = EngineFormat(weights, "int8", is_fused=is_fused)
+    return StepResult(engine_format, decode(8, 540), 64, 64, estimate, None)
+
+
+def test_what_fusing_gains_stands_in_a_table() -> None:
+    """Of steps that ran both ways; samples of one round are a pair."""
+    results = [
+        *(step_of(1.0, 2.0, 4.0), step_of(3.0, 6.0, 12.0, is_fused=False)),
+        *(step_of(1.0, weights="float32"), step_of(1.0, weights="torch", is_fused=False)),
+    ]
+
+    _, line = fusion_table(results).splitlines()
+
+    assert line.startswith("decode, batch 8, context 540: int8, KV int8 ")
+    assert ["3.00", "3.00", "to", "3.00"] == line.split()[-4:]
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def open_runner(
     *,
     level: str | None = None,
     num_threads: int = 2,
+    is_fused: bool = True,
 ) -> NativeRunner:
     """Return a runner over a fresh arena whose unused bytes are poison (NaN in float32)."""
     layout = KvLayout(config.num_layers, config.num_kv_heads, config.head_dim, dtype=kv_format)
@@ -127,6 +128,7 @@ def open_runner(
         memoryview(arena),
         layout,
         num_threads,
+        is_fused=is_fused,
     )
 
 

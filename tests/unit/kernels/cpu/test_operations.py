@@ -1,0 +1,292 @@
+"""Operations of single rows against their twins, at every ISA level that this machine has."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from slipstream.kernels import reference, reference_int8
+from slipstream.kernels.cpu import loader
+from slipstream.kernels.cpu.operations import Matrix, Operations, Quantized
+from slipstream.shared.model.packing import HADAMARD, interleave, pack_float32, pack_int8
+
+from .operation_cases import (
+    CASES,
+    EPSILON,
+    NORM,
+    NUM_COLUMNS,
+    PLAIN,
+    ROTATED,
+    WITH_OUTLIERS,
+    Case,
+    CodedMatrix,
+    Poisoned,
+    float_matrix,
+    integers_of,
+    order,
+    random_rows,
+)
+
+LEVELS = loader.available_levels()
+# Around the tiles of 16 and 32 rows, and the blocks of 4 and 12 of float32.
+NUM_ROWS = (1, 2, 3, 5, 13, 16, 17, 31, 32, 33, 70)
+# Half a unit in the last place of float32: what one rounding costs.
+UNIT = 2.0**-24
+
+pytestmark = pytest.mark.skipif(not LEVELS, reason="the native kernels were not built")
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def operations(request: pytest.FixtureRequest) -> Iterator[Operations]:
+    opened = Operations(loader.load(request.param), num_threads=2)
+    yield opened
+    opened.close()
+
+
+def wide(values: npt.NDArray[np.generic]) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).double()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_level_gives_the_same_bits(case: Case) -> None:
+    x = random_rows(37, case.num_inputs)
+    found = []
+    for level in LEVELS:
+        opened = Operations(loader.load(level), num_threads=2)
+        found.append(case.of(opened, x))
+        opened.close()
+
+    for other in found[1:]:
+        for name, rows in found[0].items():
+            np.testing.assert_array_equal(rows, other[name], name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_row_among_others_has_the_bits_that_it_has_alone(
+    case: Case, operations: Operations
+) -> None:
+    x = random_rows(max(NUM_ROWS), case.num_inputs)
+    alone = [case.of(operations, x[row : row + 1]) for row in range(len(x))]
+
+    for num_rows in NUM_ROWS:
+        together = case.of(operations, x[-num_rows:])
+
+        for name, rows in together.items():
+            expected = np.concatenate([each[name] for each in alone[-num_rows:]])
+            np.testing.assert_array_equal(rows, expected, f"{name} of {num_rows} rows")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_row_with_a_nan_stays_visible_and_alone(case: Case, operations: Operations) -> None:
+    """One NaN, wherever it stands in its row, and not the largest number next to it."""
+    x = random_rows(19, case.num_inputs)
+    healthy = case.of(operations, x)
+
+    for column in (0, case.num_inputs // 2, case.num_inputs - 1):
+        ill = x.copy()
+        ill[7, column] = np.nan
+        found = case.of(operations, ill)
+
+        name = "scales" if "scales" in found else "outputs"
+        assert np.isnan(found[name][7]).any(), f"a NaN in column {column} was lost"
+        others = np.arange(19) != 7
+        for name, rows in found.items():
+            np.testing.assert_array_equal(rows[others], healthy[name][others], name)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_threads_change_nothing(case: Case, num_threads: int, operations: Operations) -> None:
+    x = random_rows(5, case.num_inputs)
+    expected = case.of(operations, x)
+    others = Operations(operations.library, num_threads)
+
+    found = case.of(others, x)
+    others.close()
+
+    for name, rows in expected.items():
+        np.testing.assert_array_equal(rows, found[name], name)
+
+
+@pytest.mark.parametrize("size", [32, 96, 576])
+def test_rms_norm_divides_by_the_root_of_the_mean_square(size: int, operations: Operations) -> None:
+    """A mean of n squares, in 32 chains: n / 32 + 5 roundings, which the root halves."""
+    x, weight = random_rows(6, size), random_rows(1, size, seed=1)[0]
+    expected = reference.rms_norm(wide(x), wide(weight), EPSILON).numpy()
+
+    found = operations.rms_norm(x, weight, EPSILON)
+
+    np.testing.assert_allclose(found, expected, rtol=(size / 32 + 8) * UNIT)
+
+
+@pytest.mark.parametrize("num_units", [16, 80, 1536])
+def test_silu_and_multiply_gates_each_element(num_units: int, operations: Operations) -> None:
+    """
+    A dozen roundings, two of them of the polynomial for 2^x; and the exponent has one of its own.
+
+    That one counts as often as the exponent is large.
+    """
+    gate, up = (random_rows(3, num_units, seed=seed) for seed in range(2))
+    gate[0, :4] = (-200.0, 200.0, 0.0, -0.0)
+    tiles = np.ascontiguousarray(interleave(gate.T, up.T).T)
+    expected = reference.silu_and_multiply(wide(gate), wide(up)).numpy()
+
+    found = operations.silu_and_multiply(tiles)
+
+    # Powers of two end at 2^-115 here: what is smaller comes out larger.
+    allowed = (16 + 2 * np.abs(gate)) * UNIT * np.abs(expected) + 1e-29
+    assert (np.abs(found - expected) <= allowed).all()
+
+
+def test_add_adds(operations: Operations) -> None:
+    x, y = random_rows(5, 48), random_rows(5, 48, seed=1)
+
+    found = operations.add(x, y.copy())
+
+    np.testing.assert_array_equal(found, x + y)
+
+
+@pytest.mark.parametrize("num_inputs", [1, 83, 576])
+@pytest.mark.parametrize("num_columns", [32, NUM_COLUMNS])
+def test_linear_float32_is_off_by_its_roundings(
+    num_inputs: int, num_columns: int, operations: Operations
+) -> None:
+    """One a step, each at most a unit of the sum so far: no more than the sum of magnitudes."""
+    x, weights = random_rows(max(NUM_ROWS), num_inputs), float_matrix(num_columns, num_inputs)
+    expected = reference.linear(wide(x), wide(weights)).numpy()
+    allowed = num_inputs * UNIT * reference.linear(wide(np.abs(x)), wide(np.abs(weights))).numpy()
+
+    for num_rows in NUM_ROWS:
+        found = operations.linear(x[:num_rows], [Matrix(**pack_float32(weights))], num_columns)
+
+        assert (np.abs(found - expected[:num_rows]) <= allowed[:num_rows]).all(), num_rows
+
+
+@pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS], ids=str)
+def test_quantize_gives_the_integers_and_scales_of_the_twin(
+    of: CodedMatrix, operations: Operations
+) -> None:
+    x = random_rows(max(NUM_ROWS), of.packed.num_inputs)
+    x[7] = 0
+    ordered, num_outliers = x, 0
+    if of.packed.columns is not None:
+        ordered, num_outliers = np.ascontiguousarray(x[:, of.packed.columns]), 64
+    integers, scales = reference_int8.quantize_rows(torch.from_numpy(ordered), num_outliers)
+
+    found = operations.quantize(x, of.packed)
+
+    np.testing.assert_array_equal(found.scales, scales.numpy())
+    np.testing.assert_array_equal(integers_of(found, of), integers.numpy())
+
+
+@pytest.mark.parametrize("num_inputs", [128, 1536])
+def test_rotate_and_quantize_rounds_to_the_nearest(num_inputs: int, operations: Operations) -> None:
+    """
+    A sum of 128 inputs has 7 roundings, relative to the largest: 127 * 8 units of a code.
+
+    So a code may be the neighbour of the twin's where the number lies in the middle of both.
+    """
+    of = CodedMatrix.random(NUM_COLUMNS, num_inputs, hadamard=HADAMARD)
+    x = random_rows(max(NUM_ROWS), num_inputs)
+    rotated = reference_int8.hadamard(wide(x), HADAMARD)
+    integers, scales = reference_int8.quantize_rows(rotated)
+    exact = (rotated / scales[:, None]).numpy()
+
+    found = operations.quantize(x, of.packed)
+
+    codes = integers_of(found, of)
+    np.testing.assert_allclose(found.scales, scales.numpy(), rtol=16 * UNIT)
+    assert (np.abs(codes - exact) <= 0.5 + 127 * 32 * UNIT).all()
+    assert np.mean(codes == integers.numpy()) > 0.99
+
+
+@pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS, ROTATED], ids=str)
+def test_integer_sums_of_linear_are_exact(of: CodedMatrix, operations: Operations) -> None:
+    """With scales of one the outputs are the sums, each rounded once on its way to float32."""
+    rows = operations.quantize(random_rows(max(NUM_ROWS), of.packed.num_inputs), of.packed)
+    ones = np.ones(NUM_COLUMNS, np.float32)
+    matrix = Matrix(**pack_int8(of.codes, ones, of.packed.columns))
+    integers = wide(integers_of(rows, of))
+    sums = reference_int8.linear_of_integers(
+        integers, wide(ones[: len(integers)]), wide(of.codes), wide(ones)
+    )
+
+    for num_rows in NUM_ROWS:
+        some = Quantized(rows.low, rows.high, ones[:num_rows])
+        found = operations.linear(some, [matrix], NUM_COLUMNS)
+
+        np.testing.assert_array_equal(found, sums[:num_rows].float(), f"{num_rows} rows")
+
+
+@pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS, ROTATED], ids=str)
+def test_outputs_of_linear_are_sums_times_both_scales(
+    of: CodedMatrix, operations: Operations
+) -> None:
+    """Three roundings: of the sum, of the scales' product, of the product of both."""
+    rows = operations.quantize(random_rows(21, of.packed.num_inputs), of.packed)
+    expected = reference_int8.linear_of_integers(
+        wide(integers_of(rows, of)), wide(rows.scales), wide(of.codes), wide(of.scales)
+    ).numpy()
+
+    found = operations.linear(rows, [of.packed], NUM_COLUMNS)
+
+    np.testing.assert_allclose(found, expected, rtol=3.01 * UNIT)
+
+
+def test_matrices_take_turns(operations: Operations) -> None:
+    """Run i takes matrix i modulo their count: the fourth of four runs over three, the first."""
+    x = random_rows(3, 64)
+    matrices = [Matrix(**pack_float32(float_matrix(32, 64) * factor)) for factor in (1, 2, 4)]
+    expected = operations.linear(x, matrices[:1], 32)
+
+    operations.num_times = 4
+    found = operations.linear(x, matrices, 32)
+    operations.num_times = 1
+
+    np.testing.assert_array_equal(found, expected)
+
+
+TOKENS = np.array([300, 0, 17, 17, 15, 16], np.int32)
+
+
+def test_embed_looks_up_rows(operations: Operations) -> None:
+    table = random_rows(301, 96)
+    expected = reference.embed(torch.from_numpy(TOKENS), wide(table)).numpy()
+    poisoned = Poisoned()
+
+    found = operations.embed(TOKENS, table, poisoned.floats(len(TOKENS), 96))
+
+    poisoned.check()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_embed_looks_up_rows_of_the_packed_head(operations: Operations) -> None:
+    """Of float32 the very numbers; of int8 the product of code and scale, rounded once."""
+    weights = float_matrix(301, 192)
+    of = CodedMatrix.random(301, 192, has_outliers=True)
+    ids = torch.from_numpy(TOKENS)
+    expected = np.empty((len(TOKENS), 192), np.float32)
+    expected[:, order(192)] = reference_int8.embed(ids, wide(of.codes), wide(of.scales)).numpy()
+    poisoned = Poisoned()
+
+    matrix = Matrix(**pack_float32(weights))
+    of_floats = operations.embed(TOKENS, matrix, poisoned.floats(len(TOKENS), 192))
+    of_codes = operations.embed(TOKENS, of.packed, poisoned.floats(len(TOKENS), 192))
+
+    poisoned.check()
+    np.testing.assert_array_equal(of_floats, reference.embed(ids, wide(weights)).numpy())
+    np.testing.assert_array_equal(of_codes, expected)
+
+
+def test_seconds_are_those_of_one_run(operations: Operations) -> None:
+    x = random_rows(1, 96)
+    operations.num_times = 50
+    started = time.perf_counter()
+    operations.rms_norm(x, NORM, EPSILON)
+    elapsed = time.perf_counter() - started
+    operations.num_times = 1
+
+    assert 0 < 50 * operations.seconds < elapsed
