@@ -24,7 +24,7 @@ if SANITIZERS:
     # Of what goes before these, `-DNDEBUG -fwrapv` are Python's own: asserts are wanted here, and
     # no sum may wrap. The warning is GCC's, about its own headers.
     COMMON += ["-O1", "-g", "-fno-omit-frame-pointer", "-UNDEBUG", "-fno-wrapv"]
-    COMMON += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-Wno-maybe-uninitialized"]
+    COMMON += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-Wno-uninitialized"]
 
 
 def extension(level: str, flags: list[str]) -> Extension:
