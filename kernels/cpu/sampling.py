@@ -42,15 +42,20 @@ class SamplingKernels:
             *(single, size, pointer),
         )
 
-    def find_peaks(self, rows: _Logits) -> tuple[_TokenIds, _Logits]:
+    def find_peaks(self, rows: _Logits) -> list[tuple[int, float]]:
         """Return the id and the value of each row's largest logit, as `argmax` has them."""
         rows = _readable(rows)
-        token_ids = np.empty(len(rows), np.int64)
-        logits = np.empty(len(rows), np.float32)
+        num_rows, size = rows.shape
+        # For few rows these cost half of what arrays of numpy do.
+        token_ids, logits = (ctypes.c_int64 * num_rows)(), (ctypes.c_float * num_rows)()
         self._find_peaks(
-            rows.ctypes.data, len(rows), rows.shape[1], token_ids.ctypes.data, logits.ctypes.data
+            rows.ctypes.data,
+            num_rows,
+            size,
+            ctypes.addressof(token_ids),
+            ctypes.addressof(logits),
         )
-        return token_ids, logits
+        return list(zip(token_ids, logits, strict=True))
 
     def find_largest(self, row: _Logits, num_largest: int) -> _TokenIds:
         """Return the ids of the largest, largest first, on a tie the lowest. Raises MemoryError."""
@@ -96,7 +101,7 @@ class SamplingKernels:
 
         The floor is logit and id of the last that counts, on a tie the highest id. None when too
         many are as good as each other. The largest logit, by itself and by the temperature, is at
-        most 2^20 in size, and so is the temperature.
+        most 2^20 in size, and so are the temperature and its inverse.
         """
         row = _readable(row)
         token_ids = np.empty(_MAX_NUM_CONTENDERS, np.int64)

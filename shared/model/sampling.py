@@ -171,9 +171,8 @@ class Sampler:
         if parameters.min_p > 0.0:
             floors.append(Floor(_lowest_of_min_p(peak, parameters), len(logits)))
         highest = max(floors, key=lambda floor: (floor.logit, -floor.token_id))
-        found = passes.contenders(logits, peak, temperature, seed, self._num_output_tokens, highest)
-        # In the order of top_p, which decides between those that rounding makes equal.
-        return found[np.argsort(-logits[found], kind="stable")] if parameters.top_p < 1.0 else found
+        position = self._num_output_tokens
+        return passes.contenders(logits, peak, temperature, seed, position, highest)
 
 
 def raw_logprobs(logits: Logits, token_id: int, num_top: int) -> TokenLogprobs:
