@@ -17,22 +17,29 @@ _MAX_UNSIGNED = 65535.0  # a softmax weight of 16 bits
 _MAX_16_BITS = 32512.0  # both planes stay within [-128, 127]
 
 
-def quantize_rows(x: Tensor, num_outliers: int = 0) -> tuple[Tensor, Tensor]:
+def quantize_rows(x: Tensor, outliers: int | Tensor = 0) -> tuple[Tensor, Tensor]:
     """
     Return integers [rows, k] and scales [rows], x ~ integers * scale.
 
-    8 bits, but the first `num_outliers` columns have 16 under the same scale.
+    8 bits, but the outliers, the first columns or those named, have 16 under the same scale.
     """
-    scales = x[:, num_outliers:].abs().amax(1) / _MAX_8_BITS
-    if num_outliers:
-        scales = torch.maximum(scales, x[:, :num_outliers].abs().amax(1) / _MAX_16_BITS)
+    is_outlier = torch.zeros(x.shape[1], dtype=torch.bool)
+    is_outlier[torch.arange(outliers) if isinstance(outliers, int) else outliers] = True
+    limits = torch.where(is_outlier, _MAX_16_BITS, _MAX_8_BITS).to(x.dtype)
+    # The largest of each kind is divided, as in the kernels: the same float32.
+    parts = [
+        x[:, part].abs().amax(1) / limits[part][0]
+        for part in (is_outlier, ~is_outlier)
+        if part.any()
+    ]
+    scales = torch.stack(parts).amax(0)
     inverse = torch.where(scales > 0, 1.0 / scales, torch.zeros_like(scales))
     return torch.round(x * inverse[:, None]), scales
 
 
-def linear(x: Tensor, codes: Tensor, code_scales: Tensor, num_outliers: int = 0) -> Tensor:
+def linear(x: Tensor, codes: Tensor, code_scales: Tensor, outliers: int | Tensor = 0) -> Tensor:
     """Return x W^T [rows, n] with W ~ codes [n, k] * code_scales [n]."""
-    return linear_of_integers(*quantize_rows(x, num_outliers), codes, code_scales)
+    return linear_of_integers(*quantize_rows(x, outliers), codes, code_scales)
 
 
 def linear_of_integers(

@@ -1,5 +1,5 @@
 """
-Time the matrices of the default model, in float32 and int8, for few rows and for many.
+Time the matrices of the default model in each format, for few rows and for many.
 
     python kernels/bench/linear.py --format int8 --rows 1,8,32,512
 
@@ -26,6 +26,7 @@ _NUM_HEADS = MODEL.num_heads + 2 * MODEL.num_kv_heads
 _WEIGHTS = 135_000_000  # of a step
 _MAX_OPERATIONS = 4 * 10**9  # of a sample
 _HADAMARD = 128
+_FORMATS = ["float32", "int8", "int4"]
 # Outputs and inputs of each; which inputs keep outliers, and which are rotated, as when packed.
 SHAPES = {
     "qkv": (_NUM_HEADS * MODEL.head_dim, MODEL.hidden),
@@ -42,6 +43,8 @@ def matrices(name: str, weight_format: str, count: int) -> list[Matrix]:
     if weight_format == "float32":
         tiles = random_floats(num_outputs // TILE, num_inputs, TILE)
         return [Matrix(tiles.copy()) for _ in range(count)]
+    if weight_format == "int4" and name != "head":
+        return [_int4_matrix(name) for _ in range(count)]
     codes = np.random.default_rng(0).integers(-127, 128, (num_outputs, num_inputs), np.int8)
     tiles_of_codes = codes.reshape(-1, TILE, num_inputs // 4, 4).transpose(0, 2, 1, 3)
     wide = codes.astype(np.int32)
@@ -59,6 +62,19 @@ def matrices(name: str, weight_format: str, count: int) -> list[Matrix]:
     ]
 
 
+def _int4_matrix(name: str) -> Matrix:
+    """Return random codes as a checkpoint of 4 bits has them: all inputs of down have 16 bits."""
+    num_outputs, num_inputs = SHAPES[name]
+    num_quads = num_inputs // 4
+    size = (num_outputs // TILE, num_inputs // 32, 5, 64)
+    outliers = np.arange(num_quads) if name == "down" else np.arange(16) * (num_quads // 16)
+    return Matrix(
+        np.random.default_rng(0).integers(0, 256, size, np.uint8),
+        scales=np.full(num_outputs, 1e-6, np.float32),
+        outliers=outliers.astype(np.int32),
+    )
+
+
 def bytes_of(matrix: Matrix) -> int:
     """Return what a run reads of a matrix; the order of its inputs is read when they are made."""
     parts = (matrix.weights, matrix.scales, matrix.sums, matrix.outlier_sums)
@@ -72,10 +88,9 @@ def work_of(bench: Bench, name: str, weight_format: str, num_rows: int, of: list
     floats = random_floats(num_rows, num_inputs)
     x: Floats | Quantized = floats
     num_input_bytes = floats.nbytes
-    if weight_format == "int8":
+    if weight_format != "float32":
         x = operations.quantize(floats, of[0])
-        num_outliers = NUM_OUTLIERS if of[0].columns is not None else 0
-        num_input_bytes = num_rows * (num_inputs + num_outliers + 4)
+        num_input_bytes = num_rows * (num_inputs + of[0].num_outliers + 4)
     out = np.empty((num_rows, num_outputs), np.float32)
     num_operations = 2 * num_rows * num_outputs * num_inputs
     taken = of[: max(1, _MAX_OPERATIONS // num_operations)]
@@ -89,7 +104,7 @@ def work_of(bench: Bench, name: str, weight_format: str, num_rows: int, of: list
         name=f"{name} {weight_format}, {num_rows} row{'s' if num_rows > 1 else ''}",
         num_bytes=bytes_of(of[0]) + num_input_bytes + out.nbytes,
         num_operations=num_operations,
-        arithmetic="int8" if weight_format == "int8" else "float32",
+        arithmetic="float32" if weight_format == "float32" else "int8",
         run=run,
         touched_bytes=len(taken) * bytes_of(of[0]) + num_input_bytes + out.nbytes,
     )
@@ -98,12 +113,12 @@ def work_of(bench: Bench, name: str, weight_format: str, num_rows: int, of: list
 def main() -> None:
     """Measure shape by shape, and print a line for each number of rows."""
     options = parser(__doc__)
-    options.add_argument("--format", choices=["float32", "int8"], help="default: both")
+    options.add_argument("--format", choices=_FORMATS, help="default: all")
     options.add_argument("--rows", type=numbers, default=numbers("1,2,4,8,16,32,128,512"))
     options.add_argument("--matrix", choices=list(SHAPES), help="default: all of them")
     chosen = options.parse_args()
     bench = Bench(chosen)
-    for weight_format in [chosen.format] if chosen.format else ["float32", "int8"]:
+    for weight_format in [chosen.format] if chosen.format else _FORMATS:
         for name in [chosen.matrix] if chosen.matrix else SHAPES:
             count = -(-_WEIGHTS // (SHAPES[name][0] * SHAPES[name][1]))
             of = matrices(name, weight_format, count)

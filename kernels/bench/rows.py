@@ -92,7 +92,7 @@ class RowWorks:
     def _quantize(self, matrix_name: str, name: str, operations_each: int) -> Work:
         (matrix,) = matrices(matrix_name, "int8", 1)
         x = random_floats(self._num_rows, matrix.num_inputs)
-        out = Quantized.empty(*x.shape)
+        out = Quantized.empty(len(x), matrix)
         num_bytes = x.nbytes + x.size + out.scales.nbytes
         return self._work(
             *(self._named(name), num_bytes, operations_each * x.size),

@@ -12,7 +12,7 @@ namespace slipstream {
 // Activations of a batch: x = scale * (low + 256 * high); the high plane covers the outliers only.
 struct QuantizedRows {
   int8_t* low;    // [rows padded to 16][k]
-  int8_t* high;   // [rows padded to 16][kNumOutliers]
+  int8_t* high;   // [rows padded to 16][outliers of the matrix]
   float* scales;  // [rows]
 };
 
@@ -42,55 +42,47 @@ inline __m512i broadcast_unsigned(const int8_t* p) {
   return _mm512_set1_epi32(four ^ static_cast<int32_t>(0x80808080u));
 }
 
-// Sums of some rows over both column tiles of a pair, even and odd groups of four inputs apart.
+// Sums of some rows over a tile, in four chains so that none waits for the last product.
 // Members instead of an array: GCC keeps these in registers.
 template <int kRows>
-struct PairSums {
-  __m512i even0 = _mm512_setzero_si512(), even1 = _mm512_setzero_si512();
-  __m512i odd0 = _mm512_setzero_si512(), odd1 = _mm512_setzero_si512();
-  PairSums<kRows - 1> others;
+struct TileSums {
+  __m512i chains[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(),
+                       _mm512_setzero_si512()};
+  TileSums<kRows - 1> others;
 
-  void add_even(const int8_t* x, int64_t ldx, __m512i w0, __m512i w1) {
-    const __m512i input = broadcast_unsigned(x);
-    even0 = _mm512_dpbusd_epi32(even0, input, w0);
-    even1 = _mm512_dpbusd_epi32(even1, input, w1);
-    others.add_even(x + ldx, ldx, w0, w1);
+  template <int kChain>
+  void add(const int8_t* x, int64_t ldx, __m512i w) {
+    chains[kChain] = _mm512_dpbusd_epi32(chains[kChain], broadcast_unsigned(x), w);
+    others.template add<kChain>(x + ldx, ldx, w);
   }
-  void add_odd(const int8_t* x, int64_t ldx, __m512i w0, __m512i w1) {
-    const __m512i input = broadcast_unsigned(x);
-    odd0 = _mm512_dpbusd_epi32(odd0, input, w0);
-    odd1 = _mm512_dpbusd_epi32(odd1, input, w1);
-    others.add_odd(x + ldx, ldx, w0, w1);
-  }
-  // take(row, sums of tile 0, sums of tile 1)
+  // take(row, sums)
   template <typename Take>
   void give(int row, const Take& take) const {
-    take(row, I16{_mm512_add_epi32(even0, odd0)}, I16{_mm512_add_epi32(even1, odd1)});
+    take(row, I16{_mm512_add_epi32(_mm512_add_epi32(chains[0], chains[1]),
+                                   _mm512_add_epi32(chains[2], chains[3]))});
     others.give(row + 1, take);
   }
 };
 
 template <>
-struct PairSums<0> {
-  void add_even(const int8_t*, int64_t, __m512i, __m512i) {}
-  void add_odd(const int8_t*, int64_t, __m512i, __m512i) {}
+struct TileSums<0> {
+  template <int kChain>
+  void add(const int8_t*, int64_t, __m512i) {}
   template <typename Take>
   void give(int, const Take&) const {}
 };
 
-// The first `k` input columns of a pair whose tiles have `tile_bytes` each.
+// The first `k` input columns of a tile. Tiles are read one after another, as they lie in memory.
 template <int kRows>
-inline void stream_pair(PairSums<kRows>& sums, const int8_t* w, int64_t tile_bytes, int k,
-                        const int8_t* x, int ldx) {
-  for (int group = 0; group < k / 4; group += 2) {
-    const int8_t* w0 = w + group * 64;
-    const int8_t* w1 = w0 + tile_bytes;
-    prefetch(w0 + kPrefetchBytes);
-    prefetch(w0 + kPrefetchBytes + 64);
-    prefetch(w1 + kPrefetchBytes);
-    prefetch(w1 + kPrefetchBytes + 64);
-    sums.add_even(x + group * 4, ldx, _mm512_loadu_si512(w0), _mm512_loadu_si512(w1));
-    sums.add_odd(x + group * 4 + 4, ldx, _mm512_loadu_si512(w0 + 64), _mm512_loadu_si512(w1 + 64));
+inline void stream_tile(TileSums<kRows>& sums, const int8_t* w, int k, const int8_t* x, int64_t ldx) {
+  for (int group = 0; group < k / 4; group += 4) {
+    const int8_t* lines = w + group * 64;
+    const int8_t* inputs = x + group * 4;
+    for (int i = 0; i < 4 * 64; i += 64) prefetch(lines + kPrefetchBytes + i);
+    sums.template add<0>(inputs, ldx, _mm512_loadu_si512(lines));
+    sums.template add<1>(inputs + 4, ldx, _mm512_loadu_si512(lines + 64));
+    sums.template add<2>(inputs + 8, ldx, _mm512_loadu_si512(lines + 128));
+    sums.template add<3>(inputs + 12, ldx, _mm512_loadu_si512(lines + 192));
   }
 }
 

@@ -22,18 +22,27 @@ inline bool is_aligned(const void* p, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-inline void check_linear(const Model& m, const Linear& linear, int n, int k) {
+inline void check_linear(const Linear& linear, int n, int k) {
   assert(linear.n == n && "outputs come in whole pairs of tiles");
   assert(linear.k == k && "inputs are as wide as what they come from");
   assert(is_aligned(linear.weights, 64) && "weights are read in cache lines");
-  if (m.weight_format == kFloat32) return;
-  assert(k % kStep == 0 && "int8 inputs come in whole tiles");
-  assert(linear.scales != nullptr && linear.sums != nullptr && "int8 has scales and sums");
+  if (linear.format == kFloat32) return;
+  const bool is_int4 = linear.format == kInt4;
+  assert((linear.format == kInt8 || is_int4) && "weights have a known format");
+  assert(k % kStep == 0 && "integer inputs come in whole tiles");
+  assert(linear.scales != nullptr && "integers have scales");
+  assert((is_int4 || linear.sums != nullptr) && "int8 has sums");
   assert((linear.hadamard == 0 || (linear.hadamard == kHadamard && k % kHadamard == 0)) &&
          "inputs are rotated in whole blocks");
-  assert((linear.num_outliers == 0 || linear.num_outliers == kNumOutliers) &&
-         "outliers fill one tile");
-  assert((linear.num_outliers == 0 || linear.outlier_sums != nullptr) && "outliers have sums");
+  assert((linear.num_outliers == 0 || linear.num_outliers == kNumOutliers ||
+          (is_int4 && linear.num_outliers == k)) &&
+         "outliers fill one tile, or all");
+  assert((linear.num_outliers == 0 || is_int4 || linear.outlier_sums != nullptr) && "outliers have sums");
+  assert((linear.outliers == nullptr || (is_int4 && linear.num_outliers == kNumOutliers)) &&
+         "outliers of a tile may stand anywhere");
+  for (int i = 0; linear.outliers != nullptr && i < kNumOutliers / 4; ++i) {
+    assert(linear.outliers[i] >= 0 && linear.outliers[i] < k / 4 && "outliers are inputs");
+  }
   assert((linear.hadamard == 0 || linear.num_outliers == 0) && "a rotated input has no outliers");
   for (int i = 0; linear.columns != nullptr && i < k; ++i) {
     assert(linear.columns[i] >= 0 && linear.columns[i] < k && "columns are an order of the inputs");
@@ -42,7 +51,6 @@ inline void check_linear(const Model& m, const Linear& linear, int n, int k) {
 
 inline void check_model(const Model& m) {
   const int dim = m.head_dim, num_heads = m.num_heads, num_kv_heads = m.num_kv_heads;
-  assert((m.weight_format == kFloat32 || m.weight_format == kInt8) && "weights have a known format");
   assert((m.kv_format == kFloat32 || m.kv_format == kInt8) && "KV has a known format");
   assert((dim == 64 || dim == 128 || dim == 256) && "heads have one of three sizes");
   assert(num_kv_heads > 0 && num_heads % num_kv_heads == 0 && "KV heads have as many query heads each");
@@ -50,12 +58,12 @@ inline void check_model(const Model& m) {
   assert(m.hidden % kPair == 0 && m.intermediate % 16 == 0 && "rows are whole vectors");
   for (int i = 0; i < m.num_layers; ++i) {
     const Layer& layer = m.layers[i];
-    check_linear(m, layer.qkv, (num_heads + 2 * num_kv_heads) * dim, m.hidden);
-    check_linear(m, layer.output, m.hidden, num_heads * dim);
-    check_linear(m, layer.gate_up, 2 * m.intermediate, m.hidden);
-    check_linear(m, layer.down, m.hidden, m.intermediate);
+    check_linear(layer.qkv, (num_heads + 2 * num_kv_heads) * dim, m.hidden);
+    check_linear(layer.output, m.hidden, num_heads * dim);
+    check_linear(layer.gate_up, 2 * m.intermediate, m.hidden);
+    check_linear(layer.down, m.hidden, m.intermediate);
   }
-  check_linear(m, m.head, (m.vocab + kPair - 1) / kPair * kPair, m.hidden);
+  check_linear(m.head, (m.vocab + kPair - 1) / kPair * kPair, m.hidden);
 }
 
 inline void check_integrity(const Model& m, const Step& s) {

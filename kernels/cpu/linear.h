@@ -176,40 +176,36 @@ class FinishedBlock {
 
 #if defined(__AVX512VNNI__)
 
-// A few rows of a pair while its weights stream by, all in registers.
+// A few rows of a tile while its weights stream by, all in registers.
+template <int kRows>
+inline void stream_rows_of_tile(const Linear& linear, const QuantizedRows& x, int first_row, int tile,
+                                I16 (&sums)[kRows]) {
+  const int8_t* w = static_cast<const int8_t*>(linear.weights) + static_cast<int64_t>(tile) * linear.k * 16;
+  TileSums<kRows> low;
+  stream_tile(low, w, linear.k, x.low + static_cast<int64_t>(first_row) * linear.k, linear.k);
+  // The 128 that made the inputs unsigned goes out again.
+  const I16 excess = shift_left<7>(I16::load(linear.sums + tile * 16));
+  low.give(0, [&](int row, I16 sum) { sums[row] = sum - excess; });
+  if (linear.num_outliers == 0) return;
+  TileSums<kRows> high;
+  stream_tile(high, w, kNumOutliers, x.high + first_row * kNumOutliers, kNumOutliers);
+  const I16 high_excess = shift_left<7>(I16::load(linear.outlier_sums + tile * 16));
+  high.give(0, [&](int row, I16 sum) {
+    sums[row] = sums[row] + shift_left<8>(sum - high_excess);
+  });
+}
+
 template <int kRows, typename Epilogue>
 inline void stream_rows(const Linear& linear, const QuantizedRows& x, int first_row, int pair,
                         const Epilogue& epilogue) {
-  const int64_t tile_bytes = static_cast<int64_t>(linear.k) * 16;
-  const int8_t* w = static_cast<const int8_t*>(linear.weights) + pair * 2 * tile_bytes;
-  PairSums<kRows> low;
-  stream_pair(low, w, tile_bytes, linear.k, x.low + static_cast<int64_t>(first_row) * linear.k,
-              linear.k);
-  I16 sums[kRows][2];
-  // The 128 that made the inputs unsigned goes out again.
-  const int32_t* column_sums = linear.sums + pair * kPair;
-  const I16 excess0 = shift_left<7>(I16::load(column_sums));
-  const I16 excess1 = shift_left<7>(I16::load(column_sums + 16));
-  low.give(0, [&](int row, I16 a, I16 b) {
-    sums[row][0] = a - excess0;
-    sums[row][1] = b - excess1;
-  });
-  if (linear.num_outliers != 0) {
-    PairSums<kRows> high;
-    stream_pair(high, w, tile_bytes, kNumOutliers, x.high + first_row * kNumOutliers, kNumOutliers);
-    const int32_t* outlier_sums = linear.outlier_sums + pair * kPair;
-    const I16 high_excess0 = shift_left<7>(I16::load(outlier_sums));
-    const I16 high_excess1 = shift_left<7>(I16::load(outlier_sums + 16));
-    high.give(0, [&](int row, I16 a, I16 b) {
-      sums[row][0] = sums[row][0] + shift_left<8>(a - high_excess0);
-      sums[row][1] = sums[row][1] + shift_left<8>(b - high_excess1);
-    });
-  }
+  I16 sums[2][kRows];
+  stream_rows_of_tile(linear, x, first_row, 2 * pair, sums[0]);
+  stream_rows_of_tile(linear, x, first_row, 2 * pair + 1, sums[1]);
   const IntScaling scaling(linear, pair);
   F16 a[kRows], b[kRows];
   for (int row = 0; row < kRows; ++row) {
-    a[row] = scaling(sums[row][0], 0, x.scales[first_row + row]);
-    b[row] = scaling(sums[row][1], 1, x.scales[first_row + row]);
+    a[row] = scaling(sums[0][row], 0, x.scales[first_row + row]);
+    b[row] = scaling(sums[1][row], 1, x.scales[first_row + row]);
   }
   epilogue(first_row, pair, a, b);
 }

@@ -14,22 +14,27 @@ constexpr int kNumOutliers = 64;     // strongest input columns, kept in 16 bits
 constexpr int kSegment = 256;        // attention merges partial results at these absolute positions
 constexpr int kHadamard = 128;       // block of the rotation before the down projection
 
-enum Format : int32_t { kFloat32 = 0, kInt8 = 1 };
+enum Format : int32_t { kFloat32 = 0, kInt8 = 1, kInt4 = 2 };
 
 // A matrix [n, k], packed for streaming. y = x W^T.
 //   float32: [n/16][k][16]
 //   int8:    [n/16][k/4][16][4] with a scale and a column sum for each output; input columns are in
 //            the order `columns` (strongest first), so that one tile holds the outliers
+//   int4:    see unpack_i4.h; with a scale for each output. Outliers may stand anywhere, in fours, or
+//            be all inputs
 struct Linear {
   int32_t n;              // multiple of 32
-  int32_t k;              // multiple of 64 for int8
-  int32_t num_outliers;   // 0 or kNumOutliers
+  int32_t k;              // multiple of 64 for int8 and int4
+  int32_t num_outliers;   // 0 or kNumOutliers; for int4 also k
   int32_t hadamard;       // block of the input's rotation, 0 for none
+  int32_t format;
+  int32_t reserved;
   const void* weights;
   const float* scales;          // [n]
   const int32_t* sums;          // [n] sum over k, for unsigned dot products
   const int32_t* outlier_sums;  // [n] sum over the outlier columns
   const int32_t* columns;       // [k] which input column stands at a place, or null
+  const int32_t* outliers;      // [num_outliers / 4] places in fours, or null: the first ones
 };
 
 struct Layer {
@@ -50,11 +55,9 @@ struct Model {
   int32_t head_dim;
   int32_t intermediate;
   int32_t vocab;
-  int32_t weight_format;
   int32_t kv_format;
   int32_t max_context;
   float epsilon;
-  int32_t reserved;
   const float* cosines;  // [max_context, head_dim / 2]
   const float* sines;
   const float* final_norm;

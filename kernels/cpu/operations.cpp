@@ -6,7 +6,7 @@
 #include "attention_run.h"
 #include "engine.h"
 #include "export.h"
-#include "linear.h"
+#include "linear_quantized.h"
 #include "rows.h"
 
 namespace slipstream::operations {
@@ -64,7 +64,7 @@ void quantize(Share share, const Linear& linear, const float* x, int num_rows, f
   const Range rows = share.of(num_rows);
   for (int row = rows.first; row < rows.end; ++row) {
     quantize_input(linear, row_of(x, row, linear.k), scratch, y.low + static_cast<int64_t>(row) * linear.k,
-                   y.high + static_cast<int64_t>(row) * kNumOutliers, y.scales + row);
+                   y.high + static_cast<int64_t>(row) * linear.num_outliers, y.scales + row);
   }
 }
 
@@ -74,10 +74,11 @@ void linear_float32(Share share, const Linear& linear, const float* x, int num_r
   linear_float(linear, x, num_rows, pairs.first, pairs.end, store_to(y, num_columns));
 }
 
-void linear_int8(Share share, const Linear& linear, const QuantizedRows& x, int num_rows,
-                 int num_columns, float* y) {
+void linear_quantized(Share share, const Linear& linear, const QuantizedRows& x, int num_rows,
+                      int8_t* scratch, int num_columns, float* y) {
   const Range pairs = share.of(linear.n / kPair);
-  slipstream::linear_int8(linear, x, num_rows, pairs.first, pairs.end, store_to(y, num_columns));
+  slipstream::linear_quantized(linear, x, num_rows, pairs.first, pairs.end, scratch,
+                               store_to(y, num_columns));
 }
 
 void silu_and_multiply(Share share, const float* x, int num_rows, int n, float* y) {
@@ -191,14 +192,18 @@ SLIPSTREAM_EXPORT double slipstream_linear_float32(void* engine, int32_t num_tim
 }
 
 // The planes have rows up to a multiple of 32, though what lies beyond `num_rows` may be anything.
-SLIPSTREAM_EXPORT double slipstream_linear_int8(void* engine, int32_t num_times,
-                                                const Linear* linears, int32_t num_linears,
-                                                int8_t* low, int8_t* high, float* scales,
-                                                int32_t num_rows, int32_t num_columns, float* y) {
+SLIPSTREAM_EXPORT double slipstream_linear_quantized(void* engine, int32_t num_times,
+                                                     const Linear* linears, int32_t num_linears,
+                                                     int8_t* low, int8_t* high, float* scales,
+                                                     int32_t num_rows, int32_t num_columns, float* y) {
   const QuantizedRows x{low, high, scales};
-  return seconds_of(engine, num_times, [&](Share share, int run) {
+  const auto prepare = [&](Engine& e) {
+    e.workspace.reserve_unpacked(e.pool.num_threads(), slipstream::linear_scratch_bytes(linears[0]));
+  };
+  return seconds_of(engine, num_times, prepare, [&](Engine& e, Share share, int run) {
     const Linear& linear = linears[run % num_linears];
-    slipstream::operations::linear_int8(share, linear, x, num_rows, num_columns, y);
+    int8_t* scratch = e.workspace.unpacked[static_cast<size_t>(share.thread)].data();
+    slipstream::operations::linear_quantized(share, linear, x, num_rows, scratch, num_columns, y);
   });
 }
 

@@ -15,6 +15,10 @@ from slipstream.kernels.cpu.paged_batch import PagedBatch
 TILE = 16  # output columns of a tile
 NUM_OUTLIERS = 64  # input columns that keep 16 bits
 _ROWS_TOGETHER = 32  # planes of int8 rows have a multiple of so many
+_GROUP = 32  # input columns of int4 with one scale
+_QUAD = 4  # input columns that are multiplied together
+_INT4 = 2
+_FORMATS = {"float32": 0, "int8": 1, "uint8": _INT4}
 _LINE_BYTES = 64  # of a cache line: planes of queries begin with one
 
 Floats = npt.NDArray[np.float32]
@@ -24,14 +28,21 @@ Bytes = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A packed matrix [n, k] as `model.h` has it; n is a multiple of 32, k of 64 in int8."""
+    """A packed matrix [n, k] as `model.h` has it; n is a multiple of 32, k of 64 for integers."""
 
-    weights: npt.NDArray[Any]  # float32 [n/16, k, 16], or int8 [n/16, k/4, 16, 4]
-    scales: Floats | None = None  # [n], int8 only, and so are the others
-    sums: Integers | None = None  # [n]
-    outlier_sums: Integers | None = None  # [n], with `columns`
+    weights: npt.NDArray[Any]  # float32 [n/16, k, 16], int8 [n/16, k/4, 16, 4],
+    #                            int4 as uint8 [n/16, k/32, 5, 64]
+    scales: Floats | None = None  # [n], integers only, and so are the others
+    sums: Integers | None = None  # [n], int8
+    outlier_sums: Integers | None = None  # [n], int8 with `columns`
     columns: Integers | None = None  # [k], the 64 strongest in front
+    outliers: Integers | None = None  # int4: fours of inputs with 16 bits, 16 of them or all
     hadamard: int = 0  # block in which inputs are rotated, 0 for none
+
+    @property
+    def format(self) -> int:
+        """As `model.h` numbers them."""
+        return _FORMATS[self.weights.dtype.name]
 
     @property
     def num_outputs(self) -> int:
@@ -41,38 +52,54 @@ class Matrix:
     @property
     def num_inputs(self) -> int:
         """Columns of the matrix."""
+        if self.format == _INT4:
+            return self.weights.shape[1] * _GROUP
         return int(self.weights[0].size) // TILE
+
+    @property
+    def num_outliers(self) -> int:
+        """Inputs that keep 16 bits."""
+        if self.outliers is not None:
+            return len(self.outliers) * _QUAD
+        return 0 if self.columns is None else NUM_OUTLIERS
 
     def as_struct(self) -> structs.Linear:
         """Return what the kernels take; it points into the arrays."""
         return structs.Linear(
             n=self.num_outputs,
             k=self.num_inputs,
-            num_outliers=0 if self.columns is None else NUM_OUTLIERS,
+            num_outliers=self.num_outliers,
             hadamard=self.hadamard,
+            format=self.format,
             weights=_pointer(self.weights),
             scales=_pointer(self.scales),
             sums=_pointer(self.sums),
             outlier_sums=_pointer(self.outlier_sums),
             columns=_pointer(self.columns),
+            # In front, or all of them, they need no list.
+            outliers=_pointer(
+                self.outliers
+                if self.columns is None and 0 < self.num_outliers < self.num_inputs
+                else None
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """Rows in int8: scale * low, and of the first 64 inputs scale * (low + 256 * high)."""
+    """Rows in int8: scale * low, and of the outliers scale * (low + 256 * high)."""
 
     low: Bytes  # [rows to a multiple of 32, k]
-    high: Bytes  # [rows to a multiple of 32, 64], of a matrix without outliers never written
+    high: Bytes  # [rows to a multiple of 32, outliers]
     scales: Floats  # [rows]
 
     @classmethod
-    def empty(cls, num_rows: int, num_inputs: int) -> "Quantized":
-        """Return memory for so many rows."""
+    def empty(cls, num_rows: int, matrix: Matrix) -> "Quantized":
+        """Return memory for so many rows that a matrix takes."""
         padded = -(-num_rows // _ROWS_TOGETHER) * _ROWS_TOGETHER
         return cls(
-            np.empty((padded, num_inputs), np.int8),
-            np.empty((padded, NUM_OUTLIERS), np.int8),
+            np.empty((padded, matrix.num_inputs), np.int8),
+            np.empty((padded, matrix.num_outliers), np.int8),
             np.empty(num_rows, np.float32),
         )
 
@@ -134,9 +161,7 @@ class Operations:
     ) -> Floats:
         """Look up rows [tokens, hidden] in a table [vocab, hidden], or a packed output head."""
         if isinstance(table, Matrix):
-            is_int8 = table.weights.dtype == np.int8
-            hidden, model = table.num_inputs, structs.Model(weight_format=is_int8)
-            model.head = table.as_struct()
+            hidden, model = table.num_inputs, structs.Model(head=table.as_struct())
         else:
             hidden, model = table.shape[1], structs.Model(embedding=_pointer(table))
         model.hidden = hidden
@@ -157,8 +182,8 @@ class Operations:
         return out
 
     def quantize(self, x: Floats, matrix: Matrix, out: Quantized | None = None) -> Quantized:
-        """Return rows [rows, k] as an int8 matrix takes them: reordered or rotated, in int8."""
-        out = Quantized.empty(*x.shape) if out is None else out
+        """Return rows [rows, k] as a matrix of integers takes them: reordered or rotated."""
+        out = Quantized.empty(len(x), matrix) if out is None else out
         planes = (_pointer(out.low), _pointer(out.high), _pointer(out.scales))
         linear = matrix.as_struct()
         self._run("quantize", ctypes.byref(linear), _pointer(x), len(x), *planes)
@@ -178,7 +203,7 @@ class Operations:
         """
         linears = (structs.Linear * len(matrices))(*(matrix.as_struct() for matrix in matrices))
         if isinstance(x, Quantized):
-            name, num_rows = "linear_int8", len(x.scales)
+            name, num_rows = "linear_quantized", len(x.scales)
             assert len(x.low) % _ROWS_TOGETHER == 0, "planes have whole tiles of rows"
             rows = [_pointer(x.low), _pointer(x.high), _pointer(x.scales)]
         else:

@@ -140,11 +140,36 @@ inline void reorder(const float* x, const int32_t* columns, int k, float* y) {
   for (int i = 0; i < k; i += kLanes) gather(x, columns + i).store(y + i);
 }
 
-// A row as an int8 linear takes it: rotated, or with the strongest columns in front. `scratch` holds
-// k floats.
+// The same with the outliers wherever they stand, in fours. `scratch` holds k floats.
+inline void quantize_around(const float* x, const Linear& linear, float* scratch, int8_t* low,
+                            int8_t* high, float* scale) {
+  const int k = linear.k;
+  float strong[kNumOutliers];
+  std::memcpy(scratch, x, sizeof(float) * static_cast<size_t>(k));
+  for (int i = 0; i < kNumOutliers; i += 4) {
+    float* quad = scratch + linear.outliers[i / 4] * 4;
+    std::memcpy(strong + i, quad, 4 * sizeof(float));
+    std::memset(quad, 0, 4 * sizeof(float));
+  }
+  float largest = max_abs(scratch, k) / 127.0f;
+  const float strongest = max_abs(strong, kNumOutliers) / 32512.0f;
+  if (strongest > largest || strongest != strongest) largest = strongest;
+  *scale = largest;
+  const F16 inverse = inverse_of(largest);
+  for (int i = 0; i < k; i += kLanes) store_bytes(quantized(F16::load(scratch + i), inverse), low + i);
+  int8_t bottoms[kNumOutliers];
+  for (int i = 0; i < kNumOutliers; i += kLanes) {
+    split_planes(quantized(F16::load(strong + i), inverse), bottoms + i, high + i);
+  }
+  for (int i = 0; i < kNumOutliers; i += 4) std::memcpy(low + linear.outliers[i / 4] * 4, bottoms + i, 4);
+}
+
+// A row as a linear of integers takes it: rotated, or with the strongest columns in front. `scratch`
+// holds k floats.
 inline void quantize_input(const Linear& linear, const float* x, float* scratch, int8_t* low,
                            int8_t* high, float* scale) {
   if (linear.hadamard != 0) return rotate_and_quantize_row(x, linear.k, scratch, low, scale);
+  if (linear.outliers != nullptr) return quantize_around(x, linear, scratch, low, high, scale);
   if (linear.columns != nullptr) {
     reorder(x, linear.columns, linear.k, scratch);
     x = scratch;
@@ -161,7 +186,7 @@ inline void embed(const Model& m, int32_t token, float* x) {
   }
   const Linear& head = m.head;
   const int64_t tile = static_cast<int64_t>(token / 16) * 16 * head.k;
-  if (m.weight_format == kFloat32) {
+  if (head.format == kFloat32) {
     const auto* w = static_cast<const float*>(head.weights) + tile + token % 16;
     for (int k = 0; k < m.hidden; ++k) x[k] = w[static_cast<int64_t>(k) * 16];
     return;

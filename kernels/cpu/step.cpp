@@ -7,7 +7,7 @@
 #include "attention_run.h"
 #include "heads.h"
 #include "integrity.h"
-#include "linear.h"
+#include "linear_quantized.h"
 #include "rows.h"
 
 namespace slipstream {
@@ -129,12 +129,13 @@ class StepRun {
     for (int row = rows.first; row < rows.end; ++row) {
       const float* x = make(row, scratch);
       const int at = row - part.rows.first;
-      if (m_.weight_format == kFloat32) {
+      if (linear.format == kFloat32) {
         std::memcpy(to.floats.data() + static_cast<int64_t>(at) * linear.k, x,
                     sizeof(float) * static_cast<size_t>(linear.k));
       } else {
         quantize_input(linear, x, scratch + linear.k, to.low.data() + static_cast<int64_t>(at) * linear.k,
-                       to.high.data() + at * kNumOutliers, to.scales.data() + at);
+                       to.high.data() + static_cast<int64_t>(at) * linear.num_outliers,
+                       to.scales.data() + at);
       }
     }
     if (!is_for_each) wait();
@@ -142,14 +143,16 @@ class StepRun {
   }
 
   template <typename Epilogue>
-  void multiply(const Linear& linear, Activations& x, Range rows, Range pairs, const Epilogue& epilogue) {
+  void multiply(const Linear& linear, Activations& x, const Part& part, Range pairs, const Epilogue& epilogue) {
     const auto at_row = [&](int row, int pair, auto& a, auto& b) {
-      epilogue(rows.first + row, pair, a, b);
+      epilogue(part.rows.first + row, pair, a, b);
     };
-    if (m_.weight_format == kFloat32) {
-      linear_float(linear, x.floats.data(), rows.count(), pairs.first, pairs.end, at_row);
+    const int num_rows = part.rows.count();
+    if (linear.format == kFloat32) {
+      linear_float(linear, x.floats.data(), num_rows, pairs.first, pairs.end, at_row);
     } else {
-      linear_int8(linear, x.quantized(), rows.count(), pairs.first, pairs.end, at_row);
+      int8_t* scratch = ws_.unpacked[static_cast<size_t>(part.thread)].data();
+      linear_quantized(linear, x.quantized(), num_rows, pairs.first, pairs.end, scratch, at_row);
     }
   }
 
@@ -160,7 +163,7 @@ class StepRun {
     });
     const int pairs = m_.head_dim / kPair;
     const Range heads = columns(part, m_.num_heads + 2 * m_.num_kv_heads);
-    multiply(l.qkv, x, part.rows, {heads.first * pairs, heads.end * pairs},
+    multiply(l.qkv, x, part, {heads.first * pairs, heads.end * pairs},
              [&](int row, int pair, auto& a, auto& b) {
                for (int r = 0; r < count_of(a); ++r) {
                  float* y = qkv(row + r) + pair * kPair;
@@ -179,7 +182,7 @@ class StepRun {
   }
 
   void add_to_residual(const Linear& linear, const Part& part, Activations& x) {
-    multiply(linear, x, part.rows, columns(part, linear.n / kPair),
+    multiply(linear, x, part, columns(part, linear.n / kPair),
              [&](int row, int pair, auto& a, auto& b) {
                for (int r = 0; r < count_of(a); ++r) {
                  float* y = residual(row + r) + pair * kPair;
@@ -190,7 +193,7 @@ class StepRun {
   }
 
   void gate(const Linear& linear, const Part& part, Activations& x) {
-    multiply(linear, x, part.rows, columns(part, linear.n / kPair),
+    multiply(linear, x, part, columns(part, linear.n / kPair),
              [&](int row, int pair, auto& gates, auto& ups) {
                silu(gates);
                for (int r = 0; r < count_of(gates); ++r) {
@@ -205,7 +208,7 @@ class StepRun {
     Activations& x = input_of(part, m_.head, [&](int i, float* y) {
       return rms_norm(residual(s_.logit_rows[i]), m_.final_norm, m_.hidden, m_.epsilon, y);
     });
-    multiply(m_.head, x, part.rows, columns(part, m_.head.n / kPair),
+    multiply(m_.head, x, part, columns(part, m_.head.n / kPair),
              [&](int row, int pair, auto& a, auto& b) {
                for (int r = 0; r < count_of(a); ++r) {
                  float* y = s_.logits + static_cast<int64_t>(row + r) * m_.vocab + pair * kPair;

@@ -14,11 +14,14 @@ class Linear(ctypes.Structure):
         ("k", _INT),
         ("num_outliers", _INT),
         ("hadamard", _INT),
+        ("format", _INT),
+        ("reserved", _INT),
         ("weights", _POINTER),
         ("scales", _POINTER),
         ("sums", _POINTER),
         ("outlier_sums", _POINTER),
         ("columns", _POINTER),
+        ("outliers", _POINTER),
     )
 
 
@@ -47,11 +50,9 @@ class Model(ctypes.Structure):
         ("head_dim", _INT),
         ("intermediate", _INT),
         ("vocab", _INT),
-        ("weight_format", _INT),
         ("kv_format", _INT),
         ("max_context", _INT),
         ("epsilon", ctypes.c_float),
-        ("reserved", _INT),
         ("cosines", _POINTER),
         ("sines", _POINTER),
         ("final_norm", _POINTER),

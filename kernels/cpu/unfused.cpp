@@ -99,7 +99,7 @@ class UnfusedRun {
 
   void project(const Linear& linear, const float* x, int num_rows, int num_columns, float* y) {
     const int num_pairs = linear.n / kPair;
-    if (m_.weight_format == kFloat32) {
+    if (linear.format == kFloat32) {
       return dispatch(num_pairs, [&](Share share) {
         operations::linear_float32(share, linear, x, num_rows, num_columns, y);
       });
@@ -110,7 +110,8 @@ class UnfusedRun {
       operations::quantize(share, linear, x, num_rows, scratch, quantized);
     });
     dispatch(num_pairs, [&](Share share) {
-      operations::linear_int8(share, linear, quantized, num_rows, num_columns, y);
+      int8_t* scratch = ws_.unpacked[static_cast<size_t>(share.thread)].data();
+      operations::linear_quantized(share, linear, quantized, num_rows, scratch, num_columns, y);
     });
   }
 

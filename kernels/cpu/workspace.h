@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "linear_quantized.h"
 #include "model.h"
 #include "plan.h"
 
@@ -43,12 +44,12 @@ struct Activations {
   Buffer<int8_t> high;
   Buffer<float> scales;
 
-  void reserve(int num_rows, int k) {
+  void reserve(int num_rows, int k, int num_outliers) {
     // Whole tile pairs: what lies beyond the rows is computed and not looked at.
     const size_t rows = (static_cast<size_t>(num_rows) + 31) / 32 * 32;
     floats.reserve(rows * static_cast<size_t>(k));
     low.reserve(rows * static_cast<size_t>(k));
-    high.reserve(rows * kNumOutliers);
+    high.reserve(rows * static_cast<size_t>(num_outliers));
     scales.reserve(rows);
   }
   QuantizedRows quantized() { return {low.data(), high.data(), scales.data()}; }
@@ -67,6 +68,7 @@ struct Workspace {
   Activations shared;                      // input of the next linear, for all threads
   std::vector<Activations> own;            // the same for few rows: every thread makes its own
   std::vector<std::vector<float>> scratch;  // a row, each thread
+  std::vector<Buffer<int8_t>> unpacked;     // a pair of int4 tiles, each thread
   Plan plan;
   std::unique_ptr<std::atomic<int>[]> num_segments_done;  // [group][KV head], all rounds so far
   size_t num_units = 0;
@@ -85,10 +87,22 @@ struct Workspace {
     query_planes.reserve(2 * rows * heads);
     query_scales.reserve(rows * static_cast<size_t>(model.num_heads));
     const int widest = std::max({model.hidden, model.intermediate, static_cast<int>(heads)});
-    shared.reserve(num_rows, widest);
+    int num_outliers = 0;
+    size_t unpacked_bytes = 0;
+    each_linear(model, [&](const Linear& linear) {
+      num_outliers = std::max(num_outliers, static_cast<int>(linear.num_outliers));
+      unpacked_bytes = std::max(unpacked_bytes, linear_scratch_bytes(linear));
+    });
+    shared.reserve(num_rows, widest, num_outliers);
     own.resize(std::max(own.size(), static_cast<size_t>(num_threads)));
-    for (auto& each : own) each.reserve(std::min(num_rows, num_own_rows), widest);
+    for (auto& each : own) each.reserve(std::min(num_rows, num_own_rows), widest, num_outliers);
     reserve_scratch(num_threads, 2 * widest);
+    reserve_unpacked(num_threads, unpacked_bytes);
+  }
+
+  void reserve_unpacked(int num_threads, size_t num_bytes) {
+    unpacked.resize(std::max(unpacked.size(), static_cast<size_t>(num_threads)));
+    for (auto& each : unpacked) each.reserve(num_bytes);
   }
 
   void reserve_scratch(int num_threads, int num_floats) {
@@ -108,6 +122,14 @@ struct Workspace {
   }
 
  private:
+  template <typename Visit>
+  static void each_linear(const Model& model, const Visit& visit) {
+    for (int i = 0; i < model.num_layers; ++i) {
+      const Layer& layer = model.layers[i];
+      for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) visit(*linear);
+    }
+    visit(model.head);
+  }
   void reserve_partials(size_t num_units_wanted, int max_num_segments) {
     partials.reserve(num_units_wanted * static_cast<size_t>(max_num_segments) * kTileRows);
     if (num_units < num_units_wanted) {

@@ -10,6 +10,8 @@ _HEAD_DIMS = (64, 128, 256)
 _TILE = 64
 _MAX_HEADS_PER_KV_HEAD = 16
 
+_KV_OF: dict[WeightFormat, KvFormat] = {"float32": "float32", "int8": "int8", "int4": "int8"}
+
 
 @dataclass(frozen=True, slots=True)
 class Formats:
@@ -26,10 +28,11 @@ def choose_formats(
     Return the formats that were asked for, or the quickest that stay within the accuracy bounds.
 
     That is int8 for both on the native kernels (see docs/benchmarks.md for what it loses), else
-    float32. Weights in float32 are asked for to be exact: then so is the KV.
+    float32. Weights in float32 are asked for to be exact: then so is the KV. With int4 the KV has
+    8 bits.
     """
     chosen = _quickest(model, engine) if weights == "auto" else weights
-    return Formats(chosen, chosen if kv == "auto" else kv)
+    return Formats(chosen, _KV_OF[chosen] if kv == "auto" else kv)
 
 
 def _quickest(model: ModelConfig, engine: Engine) -> WeightFormat:

@@ -38,7 +38,7 @@ def quantize_rows(
 
 def _compensated(scaled: Matrix, moments: Matrix) -> npt.NDArray[np.int8]:
     order = np.argsort(-np.diag(moments), kind="stable")
-    factor = _inverse_factor(moments[np.ix_(order, order)]).astype(np.float32)
+    factor = inverse_factor(moments[np.ix_(order, order)]).astype(np.float32)
     codes = np.empty(scaled.shape, np.int8)
     for first in range(0, len(scaled), _NUM_ROWS):
         rows = slice(first, first + _NUM_ROWS)
@@ -47,7 +47,7 @@ def _compensated(scaled: Matrix, moments: Matrix) -> npt.NDArray[np.int8]:
     return codes
 
 
-def _inverse_factor(moments: Matrix) -> Matrix:
+def inverse_factor(moments: Matrix) -> Matrix:
     """Return the upper Cholesky factor U of the inverse of the damped moments, U^T U."""
     damped = moments + np.eye(len(moments)) * (_DAMPING * np.mean(np.diag(moments)) + 1e-12)
     # From the last column to the first the lower factor is an upper one, whose inverse is U.

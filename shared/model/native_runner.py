@@ -11,11 +11,22 @@ from slipstream.kernels.cpu import structs
 from slipstream.kernels.cpu.loader import NativeLibrary
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
+from slipstream.shared.model.int4_grid import GROUP
 from slipstream.shared.model.packed_file import Array, PackedFile
-from slipstream.shared.model.packing import HADAMARD, NUM_OUTLIERS, PACKING_VERSION, rotary_tables
+from slipstream.shared.model.packing import (
+    HADAMARD,
+    NUM_OUTLIERS,
+    PACKING_VERSION,
+    QUAD,
+    TILE,
+    rotary_tables,
+    takes_rotation,
+)
 from slipstream.shared.model.runner import SequenceRows
 
-FORMATS = {"float32": 0, "int8": 1}
+FORMATS = {"float32": 0, "int8": 1, "int4": 2}
+# What packed weights are, by their type, and how many inputs the second axis counts at once.
+_FORMATS_BY_DTYPE = {"float32": ("float32", 1), "int8": ("int8", QUAD), "uint8": ("int4", GROUP)}
 
 
 class NativeRunner:
@@ -107,7 +118,7 @@ class NativeRunner:
             config.head_dim, config.rope_theta, config.max_context_length
         )
         for layer_idx, layer in enumerate(self._layers):
-            self._fill_layer(layer, packed, f"layers.{layer_idx}", config)
+            self._fill_layer(layer, packed, f"layers.{layer_idx}")
         return structs.Model(
             num_layers=config.num_layers,
             hidden=config.hidden_size,
@@ -116,7 +127,6 @@ class NativeRunner:
             head_dim=config.head_dim,
             intermediate=config.intermediate_size,
             vocab=config.vocab_size,
-            weight_format=FORMATS[packed.metadata["format"]],
             kv_format=FORMATS[layout.dtype],
             max_context=config.max_context_length,
             epsilon=config.rms_norm_eps,
@@ -128,32 +138,39 @@ class NativeRunner:
             embedding=self._pointer(packed.get("embedding")),
         )
 
-    def _fill_layer(
-        self, layer: structs.Layer, packed: PackedFile, name: str, config: ModelConfig
-    ) -> None:
-        is_rotated = packed.metadata["format"] == "int8" and not config.intermediate_size % HADAMARD
+    def _fill_layer(self, layer: structs.Layer, packed: PackedFile, name: str) -> None:
         layer.attention_norm = self._pointer(packed[f"{name}.attention_norm"])
         layer.mlp_norm = self._pointer(packed[f"{name}.mlp_norm"])
         layer.key_mean = self._pointer(packed.get(f"{name}.key_mean"))
         layer.qkv = self._linear(packed, f"{name}.qkv")
         layer.output = self._linear(packed, f"{name}.output")
         layer.gate_up = self._linear(packed, f"{name}.gate_up")
-        layer.down = self._linear(packed, f"{name}.down", HADAMARD if is_rotated else 0)
+        layer.down = self._linear(packed, f"{name}.down")
 
-    def _linear(self, packed: PackedFile, name: str, hadamard: int = 0) -> structs.Linear:
+    def _linear(self, packed: PackedFile, name: str) -> structs.Linear:
         weights = packed[f"{name}.weights"]
-        columns = packed.get(f"{name}.columns")
-        num_inputs = weights.shape[1] * (weights.shape[3] if weights.ndim == 4 else 1)  # noqa: PLR2004 # int8 tiles have groups of four inputs
+        columns, outliers = packed.get(f"{name}.columns"), packed.get(f"{name}.outliers")
+        weight_format, inputs_each = _FORMATS_BY_DTYPE[weights.dtype.name]
+        num_inputs = weights.shape[1] * inputs_each
+        if outliers is not None:
+            num_outliers = len(outliers) * QUAD
+        else:
+            num_outliers = NUM_OUTLIERS if columns is not None else 0
+        is_rotated = weight_format != "float32" and takes_rotation(name, num_inputs)
+        # In front, or all of them, outliers need no list.
+        is_listed = columns is None and 0 < num_outliers < num_inputs
         return structs.Linear(
-            n=weights.shape[0] * 16,
+            n=weights.shape[0] * TILE,
             k=num_inputs,
-            num_outliers=NUM_OUTLIERS if columns is not None else 0,
-            hadamard=hadamard,
+            num_outliers=num_outliers,
+            hadamard=HADAMARD if is_rotated and not num_outliers else 0,
+            format=FORMATS[weight_format],
             weights=self._pointer(weights),
             scales=self._pointer(packed.get(f"{name}.scales")),
             sums=self._pointer(packed.get(f"{name}.sums")),
             outlier_sums=self._pointer(packed.get(f"{name}.outlier_sums")),
             columns=self._pointer(columns),
+            outliers=self._pointer(outliers if is_listed else None),
         )
 
     def _pointer(self, values: Array | None) -> int | None:

@@ -11,16 +11,21 @@ from slipstream.shared.model.cache_directory import ensure, find_damage
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.folding import folded
 from slipstream.shared.model.gptq import quantize_rows
+from slipstream.shared.model.gptq_groups import quantize_groups
+from slipstream.shared.model.int4_grid import Grid, find_grid, to_integers
 from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
 from slipstream.shared.model.packing import (
     HADAMARD,
     NUM_OUTLIERS,
     PACKING_VERSION,
+    QUAD,
     interleave,
     named,
     pack_float32,
+    pack_int4,
     pack_int8,
     rotate_columns,
+    takes_rotation,
 )
 
 FILE_NAME = "weights.safetensors"
@@ -66,8 +71,8 @@ def _pack(model_dir: Path, config: ModelConfig, weight_format: str) -> Iterator[
 
     loaded = load_tensors(model_dir)
     tensors = {name: tensor.numpy() for name, tensor in loaded.items()}
-    if weight_format == "int8":
-        yield from _pack_rounded(model_dir, config, loaded, tensors)
+    if weight_format in ("int8", "int4"):
+        yield from _pack_rounded(model_dir, config, loaded, tensors, weight_format)
         return
     for name, weights in matrices(tensors, config):
         yield from named(name, pack_float32(weights)).items()
@@ -81,27 +86,82 @@ def _pack_rounded(
     config: ModelConfig,
     loaded: dict[str, Any],  # Any: torch's tensors, whose type would import torch here
     tensors: dict[str, Weights],
+    weight_format: str,
 ) -> Iterator[tuple[str, Array]]:
-    """Calibrate, change the model into one that rounds better, and round every matrix."""
+    """
+    Calibrate, change the model into one that rounds better, and round every matrix.
+
+    A checkpoint of 4 bits stays as it is in int4: what it holds is carried over.
+    """
     from slipstream.shared.model import calibration  # noqa: PLC0415 - as above
     from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415
 
     found = calibration.calibrate(
         loaded, config, Tokenizer(model_dir), calibration.calibration_texts()
     )
-    tensors, found = folded(tensors, found, config)
+    grids = _grids(tensors, config) if weight_format == "int4" else {}
+    if not grids:
+        tensors, found = folded(tensors, found, config)
     for name, weights in matrices(tensors, config):
         moments = found.moments[name].astype(np.float64)
-        columns = None
-        if takes_outliers(name, weights.shape[1]):
-            columns = strongest_first(np.diag(moments))
-        yield from named(name, quantized_matrix(name, weights, moments, columns)).items()
+        if name in grids:
+            parts = carried_matrix(name, grids[name], np.diag(moments))
+        elif weight_format == "int4" and not grids and name != "head":
+            parts = int4_matrix(name, weights, moments)
+        else:
+            columns = None
+            if takes_outliers(name, weights.shape[1]):
+                columns = strongest_first(np.diag(moments))
+            parts = quantized_matrix(name, weights, moments, columns)
+        yield from named(name, parts).items()
     yield from vectors(tensors, config)
     for layer_idx, mean in enumerate(found.key_means):
         rotated_mean = rotate_columns(mean.astype(np.float64), config.head_dim)
         yield f"layers.{layer_idx}.key_mean", rotated_mean.astype(np.float32)
     if not config.tie_word_embeddings:
         yield "embedding", tensors["model.embed_tokens.weight"]
+
+
+def _grids(tensors: dict[str, Weights], config: ModelConfig) -> dict[str, Grid]:
+    """Return the grids of a checkpoint of 4 bits; none where most matrices have none."""
+    found, num_weights, num_found = {}, 0, 0
+    for name, weights in matrices(tensors, config):
+        if name == "head":
+            continue
+        num_weights += weights.size
+        grid = find_grid(weights)
+        if grid is not None:
+            found[name] = grid
+            num_found += weights.size
+    return found if 2 * num_found > num_weights else {}
+
+
+def carried_matrix(name: str, grid: Grid, strengths: npt.NDArray[np.float64]) -> dict[str, Array]:
+    """Return a matrix of 4 bits as the checkpoint has it: its columns stay where they are."""
+    num_quads = len(strengths) // QUAD
+    quads = np.arange(num_quads)
+    if takes_outliers(name, len(strengths)):
+        # By the strongest of four: a few columns carry most of the range.
+        by_strength = np.argsort(-strengths.reshape(num_quads, QUAD).max(axis=1), kind="stable")
+        quads = np.sort(by_strength[: NUM_OUTLIERS // QUAD])
+    return pack_int4(to_integers(grid), quads.astype(np.int32))
+
+
+def int4_matrix(
+    name: str, weights: Weights, moments: npt.NDArray[np.float64] | None
+) -> dict[str, Array]:
+    """Return a matrix rounded to 4 bits: rotated, or all columns in the order of their strength."""
+    wide = weights.astype(np.float64)
+    columns, outliers = None, np.empty(0, np.int32)
+    if takes_rotation(name, wide.shape[1]):
+        wide = rotated(wide)
+        moments = None if moments is None else rotated(rotated(moments).T).T
+    elif moments is not None:
+        columns = np.argsort(-np.diag(moments), kind="stable").astype(np.int32)
+        wide, moments = wide[:, columns], moments[np.ix_(columns, columns)]
+    if takes_outliers(name, wide.shape[1]):
+        outliers = np.arange(NUM_OUTLIERS // QUAD, dtype=np.int32)
+    return pack_int4(quantize_groups(wide, moments), outliers, columns)
 
 
 def takes_outliers(name: str, num_inputs: int) -> bool:
@@ -117,7 +177,7 @@ def quantized_matrix(
 ) -> dict[str, Array]:
     """Return a matrix in int8: rotated or reordered as its kernel wants it, rounded, packed."""
     wide = weights.astype(np.float64)
-    if name.endswith("down") and wide.shape[1] % HADAMARD == 0:
+    if takes_rotation(name, wide.shape[1]):
         wide = rotated(wide)
         moments = None if moments is None else rotated(rotated(moments).T).T
     elif columns is not None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.shared.model.int4_grid import GROUP, IntegerGrid
 from slipstream.shared.model.packed_file import Array
 
 # Raised when the layout or its meaning changes: older files are made again.
@@ -13,6 +14,7 @@ PACKING_VERSION = 2
 TILE = 16  # output columns of a tile
 PAIR = 32  # output columns that are computed together
 NUM_OUTLIERS = 64  # strongest input columns, whose activations keep 16 bits
+QUAD = 4  # input columns that are multiplied together
 HADAMARD = 128  # block of the rotation before the down projection
 
 Weights = npt.NDArray[np.float32]
@@ -51,6 +53,32 @@ def pack_int8(
     return packed
 
 
+def pack_int4(
+    grid: IntegerGrid, outliers: npt.NDArray[np.int32], columns: npt.NDArray[np.int32] | None = None
+) -> dict[str, Array]:
+    """
+    Return [n/16][k/32][5][64] bytes: four lines of codes, and one of factors and middles.
+
+    `outliers` are the fours of input columns that keep 16 bits, by their places; `columns` is the
+    order of the input columns that the codes are in, if that is not their own.
+    """
+    num_groups = grid.codes.shape[1] // GROUP
+    # [tile][column][group][line][half][input] to [tile][group][line][column][input]
+    codes = _padded(grid.codes).reshape(-1, TILE, num_groups, 4, 2, 4)
+    lines = (codes[..., 0, :] | codes[..., 1, :] << 4).transpose(0, 2, 3, 1, 4)
+    pairs = _padded(np.stack([grid.factors, grid.middles], axis=2).reshape(len(grid.codes), -1))
+    params = pairs.reshape(-1, TILE, num_groups, 2).transpose(0, 2, 1, 3)
+    as_bytes = np.ascontiguousarray(params, "<i2").view(np.uint8).reshape(*params.shape[:2], 1, 64)
+    packed: dict[str, Array] = {
+        "weights": np.concatenate([lines.reshape(*params.shape[:2], 4, 64), as_bytes], axis=2),
+        "scales": _padded(grid.scales[:, None])[:, 0],
+        "outliers": outliers.astype(np.int32),
+    }
+    if columns is not None:
+        packed["columns"] = columns.astype(np.int32)
+    return packed
+
+
 def interleave(gate: Weights, up: Weights) -> Weights:
     """Return the rows of both in alternating tiles: a pair holds gate and up of 16 units."""
     tiles = [part.reshape(-1, TILE, part.shape[1]) for part in (gate, up)]
@@ -72,6 +100,11 @@ def rotate_columns(matrix: npt.NDArray[np.float64], block: int) -> npt.NDArray[n
     return (blocks @ hadamard_matrix(block)).reshape(matrix.shape)
 
 
+def takes_rotation(name: str, num_inputs: int) -> bool:
+    """Tell whether the inputs of a matrix of integers are rotated, if none of them are outliers."""
+    return name.endswith("down") and not num_inputs % HADAMARD
+
+
 def rotary_tables(head_dim: int, theta: float, num_positions: int) -> tuple[Weights, Weights]:
     """Return cosines and sines [num_positions, head_dim / 2] for `kernels.ops.rotary`."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
@@ -85,7 +118,7 @@ def named(prefix: str, parts: Mapping[str, Array]) -> dict[str, Array]:
     return {f"{prefix}.{name}": values for name, values in parts.items()}
 
 
-def _padded(values: npt.NDArray[np.float32] | Codes) -> Array:
+def _padded(values: Array) -> Array:
     missing = -len(values) % PAIR
     if not missing:
         return values

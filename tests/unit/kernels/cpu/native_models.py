@@ -10,9 +10,16 @@ import numpy.typing as npt
 from slipstream.kernels.cpu import loader
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
+from slipstream.shared.model.int4_grid import GROUP, Grid
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
-from slipstream.shared.model.packed_weights import matrices, quantized_matrix, vectors
+from slipstream.shared.model.packed_weights import (
+    carried_matrix,
+    int4_matrix,
+    matrices,
+    quantized_matrix,
+    vectors,
+)
 from slipstream.shared.model.packing import named, pack_float32
 from slipstream.shared.model.runner import SequenceRows
 
@@ -82,12 +89,23 @@ class TinyModel:
         others = rng.permutation(np.arange(5, self.config.hidden_size))
         return np.concatenate([np.arange(5), others]).astype(np.int32)
 
+    def strengths(self, name: str) -> npt.NDArray[np.float64]:
+        """Return how strong the inputs of a matrix are: as `columns` has it, where it has them."""
+        num_inputs = self.config.intermediate_size if name.endswith("down") else 0
+        num_inputs = num_inputs or self.config.hidden_size
+        strengths = np.ones(num_inputs)
+        if not name.endswith(("output", "down")):
+            strengths[:5] = 30.0
+        return strengths
+
     def write(self, path: Path, weight_format: str, nan_token: int | None = None) -> Path:
         """Write the packed file; `nan_token` has NaN for its embedding."""
         packed: dict[str, Array] = dict(vectors(self.tensors, self.config))
         for name, weights in matrices(self.tensors, self.config):
             if weight_format == "float32":
                 parts = pack_float32(weights)
+            elif weight_format.startswith("int4") and name != "head":
+                parts = pack_matrix_int4(name, weights, self.strengths(name), weight_format)
             else:
                 has_outliers = not name.endswith(("output", "down"))
                 columns = self.columns() if has_outliers else None
@@ -97,6 +115,27 @@ class TinyModel:
             packed |= named(name, parts)
         write_packed(path, packed, {"format": weight_format})
         return path
+
+
+def pack_matrix_int4(
+    name: str,
+    weights: npt.NDArray[np.float32],
+    strengths: npt.NDArray[np.float64],
+    weight_format: str,
+) -> dict[str, Array]:
+    """Return a matrix in `int4`, rounded by us, or `int4_carried`, as from a file of 4 bits."""
+    if weight_format == "int4":
+        return int4_matrix(name, weights, np.diag(strengths))
+    return carried_matrix(name, on_a_grid(weights), strengths)
+
+
+def on_a_grid(weights: npt.NDArray[np.float32]) -> Grid:
+    """Round each group of a matrix to 16 levels between its ends."""
+    groups = weights.reshape(len(weights), -1, GROUP).astype(np.float64)
+    lowest, highest = groups.min(axis=2), groups.max(axis=2)
+    steps = (highest - lowest) / 15
+    codes = np.rint((groups - lowest[..., None]) / steps[..., None]).astype(np.uint8)
+    return Grid(codes.reshape(weights.shape), steps, lowest)
 
 
 def _with_nan(head: dict[str, Array], token_id: int) -> dict[str, Array]:

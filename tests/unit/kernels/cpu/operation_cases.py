@@ -1,21 +1,21 @@
 """Operations of single rows, with poison around what they write, in one form for all tests."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from slipstream.kernels.cpu.operations import (
-    NUM_OUTLIERS,
     Floats,
     Matrix,
     Operations,
     Quantized,
     aligned_bytes,
 )
-from slipstream.shared.model.packing import pack_float32, pack_int8
+from slipstream.shared.model.int4_grid import GROUP, IntegerGrid
+from slipstream.shared.model.packing import QUAD, pack_float32, pack_int4, pack_int8
 
 POISON = 0xFF  # NaN in float32
 _GUARD = 192  # bytes in front of an output and behind it
@@ -41,12 +41,12 @@ class Poisoned:
         """Return the same of bytes."""
         return self._output(np.dtype(np.int8), shape, num_written).view(np.int8).reshape(shape)
 
-    def quantized(self, num_rows: int, num_inputs: int, *, has_outliers: bool) -> Quantized:
+    def quantized(self, num_rows: int, num_inputs: int, num_outliers: int) -> Quantized:
         """Return planes, of which the rows that fill up the last tile stay as they are."""
         padded = -(-num_rows // 32) * 32
         return Quantized(
             self.bytes(padded, num_inputs, num_written=num_rows),
-            self.bytes(padded, NUM_OUTLIERS, num_written=num_rows if has_outliers else 0),
+            self.bytes(padded, num_outliers, num_written=num_rows),
             self.floats(num_rows),
         )
 
@@ -102,16 +102,33 @@ def order(num_inputs: int) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class CodedMatrix:
-    """A random int8 matrix: packed, and as its integers in the order of the packed inputs."""
+    """A random matrix: packed, and as its integers in the order of the packed inputs."""
 
-    codes: npt.NDArray[np.int8]
+    name: str
+    codes: npt.NDArray[np.signedinteger[Any]]
     scales: Floats
     packed: Matrix
 
     def __str__(self) -> str:
-        if self.packed.hadamard:
-            return "rotated"
-        return "plain" if self.packed.columns is None else "outliers"
+        return self.name
+
+    @property
+    def columns(self) -> npt.NDArray[np.int32]:
+        """Which input stands at each place."""
+        if self.packed.columns is not None:
+            return self.packed.columns
+        return np.arange(self.packed.num_inputs, dtype=np.int32)
+
+    @property
+    def outliers(self) -> npt.NDArray[np.intp]:
+        """The places whose inputs have 16 bits."""
+        if self.packed.outliers is None:
+            return np.arange(self.packed.num_outliers)
+        return (self.packed.outliers[:, None] * 4 + np.arange(4)).ravel()
+
+    def scaled_by_one(self) -> Matrix:
+        """Return the matrix of the integers themselves."""
+        return replace(self.packed, scales=np.ones(self.packed.num_outputs, np.float32))
 
     @classmethod
     def random(
@@ -122,7 +139,40 @@ class CodedMatrix:
         scales = rng.uniform(1e-3, 1e-2, num_outputs).astype(np.float32)
         columns = order(num_inputs) if has_outliers else None
         parts = pack_int8(codes, scales, columns)
-        return cls(codes, scales, Matrix(**parts, hadamard=hadamard))
+        name = "int8" + ("_outliers" if has_outliers else "") + ("_rotated" if hadamard else "")
+        return cls(name, codes, scales, Matrix(**parts, hadamard=hadamard))
+
+    @classmethod
+    def random_int4(
+        cls, num_outputs: int, num_inputs: int, which: str, *, is_extreme: bool = False
+    ) -> "CodedMatrix":
+        """
+        Return a matrix of 4 bits; `which` inputs are outliers: front (ordered), some, all or none.
+
+        An extreme one has the largest integers, sums and codes that there may be.
+        """
+        rng = np.random.default_rng(num_inputs)
+        shape = (num_outputs, num_inputs // GROUP)
+        codes = rng.integers(0, 16, (num_outputs, num_inputs), np.uint8)
+        factors, middles = rng.integers(0, 300, shape), rng.integers(-3000, 3000, shape)
+        if is_extreme:
+            codes = np.where(rng.random(codes.shape) < 0.5, 0, 15).astype(np.uint8)  # a coin
+            codes[:, :GROUP] = 0
+            factors[:], middles[:] = 2000, -1500
+        scales = rng.uniform(1e-6, 1e-5, num_outputs).astype(np.float32)
+        grid = IntegerGrid(codes, factors.astype(np.int16), middles.astype(np.int16), scales)
+        grid.check()
+        num_quads = num_inputs // QUAD
+        quads = {
+            "front": np.arange(16),
+            "some": np.sort(rng.permutation(num_quads)[:16]),
+            "all": np.arange(num_quads),
+            "none": np.arange(0),
+        }[which]
+        columns = order(num_inputs) if which == "front" else None
+        parts = pack_int4(grid, quads.astype(np.int32), columns)
+        name = f"int4_{which}" + ("_extreme" if is_extreme else "")
+        return cls(name, grid.integers(), scales, Matrix(**parts))
 
 
 def float_matrix(num_outputs: int, num_inputs: int) -> Floats:
@@ -134,39 +184,44 @@ def float_matrix(num_outputs: int, num_inputs: int) -> Floats:
 PLAIN = CodedMatrix.random(NUM_COLUMNS, 192)
 WITH_OUTLIERS = CodedMatrix.random(NUM_COLUMNS, 192, has_outliers=True)
 ROTATED = CodedMatrix.random(NUM_COLUMNS, 256, hadamard=128)
+INT4 = [
+    *(CodedMatrix.random_int4(NUM_COLUMNS, 192, which) for which in ("front", "some", "none")),
+    CodedMatrix.random_int4(NUM_COLUMNS, 256, "all"),
+    CodedMatrix.random_int4(NUM_COLUMNS, 256, "all", is_extreme=True),
+]
+CODED = [PLAIN, WITH_OUTLIERS, ROTATED, *INT4]
 FLOATS = float_matrix(NUM_COLUMNS, 83)
 NORM = np.random.default_rng(5).uniform(0.5, 1.5, 96).astype(np.float32)
 
 
 def quantize(operations: Operations, x: Floats, poisoned: Poisoned, of: CodedMatrix) -> Quantized:
     """Quantize rows for a matrix."""
-    out = poisoned.quantized(*x.shape, has_outliers=of.packed.columns is not None)
+    out = poisoned.quantized(*x.shape, of.packed.num_outliers)
     return operations.quantize(x, of.packed, out)
 
 
 def integers_of(rows: Quantized, of: CodedMatrix) -> npt.NDArray[np.int32]:
     """Return the integers that both planes stand for, without the padding."""
     integers = rows.low[: len(rows.scales)].astype(np.int32)
-    if of.packed.columns is not None:
-        integers[:, :NUM_OUTLIERS] += 256 * rows.high[: len(rows.scales)].astype(np.int32)
+    integers[:, of.outliers] += 256 * rows.high[: len(rows.scales)].astype(np.int32)
     return integers
 
 
-def _quantize_case(name: str, of: CodedMatrix) -> Case:
+def _quantize_case(of: CodedMatrix) -> Case:
     def run(operations: Operations, x: Floats, poisoned: Poisoned) -> Rows:
         rows = quantize(operations, x, poisoned, of)
         return {"integers": integers_of(rows, of), "scales": rows.scales}
 
-    return Case(name, of.packed.num_inputs, run)
+    return Case(f"quantize_{of}", of.packed.num_inputs, run)
 
 
-def _int8_case(name: str, of: CodedMatrix) -> Case:
+def _linear_case(of: CodedMatrix) -> Case:
     def run(operations: Operations, x: Floats, poisoned: Poisoned) -> Rows:
         rows = quantize(operations, x, poisoned, of)
         out = poisoned.floats(len(x), NUM_COLUMNS)
         return {"outputs": operations.linear(rows, [of.packed], NUM_COLUMNS, out)}
 
-    return Case(name, of.packed.num_inputs, run)
+    return Case(f"linear_{of}", of.packed.num_inputs, run)
 
 
 def _rms_norm(operations: Operations, x: Floats, poisoned: Poisoned) -> Rows:
@@ -194,10 +249,6 @@ CASES = [
     Case("silu_and_multiply", 2 * 80, _silu),
     Case("add", 48, _add),
     Case("linear_float32", 83, _linear),
-    _quantize_case("quantize", PLAIN),
-    _quantize_case("quantize_with_outliers", WITH_OUTLIERS),
-    _quantize_case("rotate_and_quantize", ROTATED),
-    _int8_case("linear_int8", PLAIN),
-    _int8_case("linear_int8_with_outliers", WITH_OUTLIERS),
-    _int8_case("linear_int8_of_rotated", ROTATED),
+    *(_quantize_case(of) for of in CODED),
+    *(_linear_case(of) for of in CODED),
 ]

@@ -15,11 +15,18 @@ from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.torch_runner import TorchRunner
 
-from .int8_twin import Int8Twin
+from .integer_twin import IntegerTwin
 from .native_models import NUM_BLOCKS, TinyModel, open_runner, rows, tiny_config
 
 LEVELS = loader.available_levels()
-FORMATS = [("float32", "float32"), ("int8", "float32"), ("int8", "int8"), ("float32", "int8")]
+FORMATS = [
+    ("float32", "float32"),
+    ("int8", "float32"),
+    ("int8", "int8"),
+    ("float32", "int8"),
+    ("int4", "int8"),
+    ("int4_carried", "int8"),
+]
 TOKENS = np.random.default_rng(1).integers(0, 300, 700).tolist()
 TABLE = np.random.default_rng(2).permutation(np.arange(1, NUM_BLOCKS)).tolist()[:24]
 OTHER_TABLE = [block for block in range(1, NUM_BLOCKS) if block not in TABLE][:24]
@@ -37,7 +44,7 @@ def model() -> TinyModel:
 @pytest.fixture(scope="module")
 def open_format(model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Open:
     folder = tmp_path_factory.mktemp("packed")
-    paths = {name: model.write(folder / name, name) for name in ("float32", "int8")}
+    paths = {name: model.write(folder / name, name) for name in {name for name, _ in FORMATS}}
 
     def opened(weight_format: str, kv_format: str, **more: object) -> NativeRunner:
         return open_runner(paths[weight_format], model.config, kv_format, **more)  # type: ignore[arg-type]
@@ -157,12 +164,23 @@ def test_a_row_with_a_nan_stays_visible_and_alone(
     assert np.array_equal(found[2:, :300], expected[:, :300])
 
 
-def test_int8_computes_what_its_format_means(model: TinyModel, open_format: Open) -> None:
-    """Against the same arithmetic in float64: what differs is rounding, not the format."""
-    expected = Int8Twin(model).run(TOKENS[:70])
+@pytest.mark.parametrize(
+    ("weight_format", "flip"), [("int8", 0.02), ("int4", 0.03), ("int4_carried", 0.02)]
+)
+def test_integers_compute_what_their_format_means(
+    weight_format: str, flip: float, model: TinyModel, open_format: Open
+) -> None:
+    """
+    Against the same arithmetic in float64: what differs is rounding, not the format.
 
-    found = whole(open_format("int8", "int8"), 70)
+    Many positions agree as float32 does. Of the others a value lay in the middle of two integers
+    and became the other one, which may show as `flip` at most, and on average far less.
+    """
+    expected = IntegerTwin(model, weight_format).run(TOKENS[:70])
 
-    scale = np.abs(expected).max()
-    assert np.abs(found - expected).max() < 0.02 * scale
-    assert np.mean(np.abs(found - expected)) < 2e-3 * scale
+    found = whole(open_format(weight_format, "int8"), 70)
+
+    wrong = np.abs(found - expected) / np.abs(expected).max()
+    assert wrong.max() < flip
+    assert wrong.mean() < 2e-3
+    assert np.mean(wrong.max(axis=1) < 1e-5) > 0.1

@@ -11,15 +11,16 @@ import torch
 from slipstream.kernels import reference, reference_int8
 from slipstream.kernels.cpu import loader
 from slipstream.kernels.cpu.operations import Matrix, Operations, Quantized
-from slipstream.shared.model.packing import HADAMARD, interleave, pack_float32, pack_int8
+from slipstream.shared.model.packing import HADAMARD, interleave, pack_float32
 
 from .operation_cases import (
     CASES,
+    CODED,
     EPSILON,
+    INT4,
     NORM,
     NUM_COLUMNS,
     PLAIN,
-    ROTATED,
     WITH_OUTLIERS,
     Case,
     CodedMatrix,
@@ -35,6 +36,7 @@ LEVELS = loader.available_levels()
 NUM_ROWS = (1, 2, 3, 5, 13, 16, 17, 31, 32, 33, 70)
 # Half a unit in the last place of float32: what one rounding costs.
 UNIT = 2.0**-24
+INT4_FORMAT = 2
 
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the native kernels were not built")
 
@@ -165,16 +167,14 @@ def test_linear_float32_is_off_by_its_roundings(
         assert (np.abs(found - expected[:num_rows]) <= allowed[:num_rows]).all(), num_rows
 
 
-@pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS], ids=str)
+@pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS, *INT4], ids=str)
 def test_quantize_gives_the_integers_and_scales_of_the_twin(
     of: CodedMatrix, operations: Operations
 ) -> None:
     x = random_rows(max(NUM_ROWS), of.packed.num_inputs)
     x[7] = 0
-    ordered, num_outliers = x, 0
-    if of.packed.columns is not None:
-        ordered, num_outliers = np.ascontiguousarray(x[:, of.packed.columns]), 64
-    integers, scales = reference_int8.quantize_rows(torch.from_numpy(ordered), num_outliers)
+    ordered = torch.from_numpy(np.ascontiguousarray(x[:, of.columns]))
+    integers, scales = reference_int8.quantize_rows(ordered, torch.from_numpy(of.outliers))
 
     found = operations.quantize(x, of.packed)
 
@@ -203,29 +203,59 @@ def test_rotate_and_quantize_rounds_to_the_nearest(num_inputs: int, operations: 
     assert np.mean(codes == integers.numpy()) > 0.99
 
 
-@pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS, ROTATED], ids=str)
+@pytest.mark.parametrize("of", CODED, ids=str)
 def test_integer_sums_of_linear_are_exact(of: CodedMatrix, operations: Operations) -> None:
-    """With scales of one the outputs are the sums, each rounded once on its way to float32."""
+    """
+    With scales of one the outputs are the sums, rounded on their way to float32.
+
+    Once; of int4 both planes' sums, and what they add up to.
+    """
     rows = operations.quantize(random_rows(max(NUM_ROWS), of.packed.num_inputs), of.packed)
-    ones = np.ones(NUM_COLUMNS, np.float32)
-    matrix = Matrix(**pack_int8(of.codes, ones, of.packed.columns))
-    integers = wide(integers_of(rows, of))
-    sums = reference_int8.linear_of_integers(
-        integers, wide(ones[: len(integers)]), wide(of.codes), wide(ones)
-    )
+    ones = np.ones(max(NUM_ROWS), np.float32)
+    integers = rows.low[: len(ones)].astype(np.int64)
+    sums = (integers @ of.codes.T.astype(np.int64)).astype(np.float32)
+    if of.packed.format == INT4_FORMAT:
+        high = rows.high[: len(ones)].astype(np.int64)
+        sums += 256 * (high @ of.codes[:, of.outliers].T.astype(np.int64)).astype(np.float32)
+    else:
+        exact = wide(integers_of(rows, of)) @ wide(of.codes).T
+        sums = exact.float().numpy()
 
     for num_rows in NUM_ROWS:
         some = Quantized(rows.low, rows.high, ones[:num_rows])
-        found = operations.linear(some, [matrix], NUM_COLUMNS)
+        found = operations.linear(some, [of.scaled_by_one()], NUM_COLUMNS)
 
-        np.testing.assert_array_equal(found, sums[:num_rows].float(), f"{num_rows} rows")
+        np.testing.assert_array_equal(found, sums[:num_rows], f"{num_rows} rows")
 
 
-@pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS, ROTATED], ids=str)
+@pytest.mark.parametrize("of", INT4, ids=str)
+def test_sums_of_the_largest_inputs_stay_exact(of: CodedMatrix, operations: Operations) -> None:
+    """Every plane at its end, of either sign: the sums of groups fill 16 bits to the last."""
+    ones = np.ones(max(NUM_ROWS), np.float32)
+    rows = Quantized.empty(len(ones), of.packed)
+    for low, high in ((-128, 127), (127, -128), (-128, -128)):
+        rows.low[:], rows.high[:] = low, high
+        totals = of.codes.astype(np.int64).sum(axis=1)
+        expected = (low * totals).astype(np.float32)
+        outliers = of.codes[:, of.outliers].astype(np.int64).sum(axis=1)
+        expected += 256 * (high * outliers).astype(np.float32)
+
+        for num_rows in NUM_ROWS:
+            some = Quantized(rows.low, rows.high, ones[:num_rows])
+            found = operations.linear(some, [of.scaled_by_one()], NUM_COLUMNS)
+
+            np.testing.assert_array_equal(found, np.tile(expected, (num_rows, 1)))
+
+
+@pytest.mark.parametrize("of", CODED, ids=str)
 def test_outputs_of_linear_are_sums_times_both_scales(
     of: CodedMatrix, operations: Operations
 ) -> None:
-    """Three roundings: of the sum, of the scales' product, of the product of both."""
+    """
+    Three roundings: of the sum, of the scales' product, of the product of both.
+
+    Of int4 two sums are rounded, each of which may be larger than both together.
+    """
     rows = operations.quantize(random_rows(21, of.packed.num_inputs), of.packed)
     expected = reference_int8.linear_of_integers(
         wide(integers_of(rows, of)), wide(rows.scales), wide(of.codes), wide(of.scales)
@@ -233,7 +263,13 @@ def test_outputs_of_linear_are_sums_times_both_scales(
 
     found = operations.linear(rows, [of.packed], NUM_COLUMNS)
 
-    np.testing.assert_allclose(found, expected, rtol=3.01 * UNIT)
+    integers = wide(integers_of(rows, of))
+    largest = reference_int8.linear_of_integers(
+        integers.abs(), wide(rows.scales), wide(of.codes).abs(), wide(of.scales)
+    ).numpy()
+    is_int4 = of.packed.format == INT4_FORMAT
+    allowed = 3.01 * UNIT * np.abs(expected) + is_int4 * 3 * UNIT * largest
+    assert (np.abs(found - expected) <= allowed).all()
 
 
 def test_matrices_take_turns(operations: Operations) -> None:
