@@ -53,7 +53,7 @@ class Matrix:
     def num_inputs(self) -> int:
         """Columns of the matrix."""
         if self.format == _INT4:
-            return self.weights.shape[1] * _GROUP
+            return int(self.weights.shape[1]) * _GROUP
         return int(self.weights[0].size) // TILE
 
     @property
