@@ -26,7 +26,7 @@ inline void check_linear(const Model& m, const Linear& linear, int n, int k) {
   assert(linear.n == n && "outputs come in whole pairs of tiles");
   assert(linear.k == k && "inputs are as wide as what they come from");
   assert(is_aligned(linear.weights, 64) && "weights are read in cache lines");
-  if (m.weight_format == kFloat32) return;
+  if (is_float(m.weight_format)) return;
   assert(k % kStep == 0 && "int8 inputs come in whole tiles");
   assert(linear.scales != nullptr && linear.sums != nullptr && "int8 has scales and sums");
   assert((linear.hadamard == 0 || (linear.hadamard == kHadamard && k % kHadamard == 0)) &&
@@ -42,8 +42,8 @@ inline void check_linear(const Model& m, const Linear& linear, int n, int k) {
 
 inline void check_model(const Model& m) {
   const int dim = m.head_dim, num_heads = m.num_heads, num_kv_heads = m.num_kv_heads;
-  assert((m.weight_format == kFloat32 || m.weight_format == kInt8) && "weights have a known format");
-  assert((m.kv_format == kFloat32 || m.kv_format == kInt8) && "KV has a known format");
+  assert((is_float(m.weight_format) || m.weight_format == kInt8) && "weights have a known format");
+  assert((is_float(m.kv_format) || m.kv_format == kInt8) && "KV has a known format");
   assert((dim == 64 || dim == 128 || dim == 256) && "heads have one of three sizes");
   assert(num_kv_heads > 0 && num_heads % num_kv_heads == 0 && "KV heads have as many query heads each");
   assert(num_heads / num_kv_heads <= kTileRows && "the query heads of a KV head fit one tile");

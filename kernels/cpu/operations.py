@@ -16,9 +16,12 @@ TILE = 16  # output columns of a tile
 NUM_OUTLIERS = 64  # input columns that keep 16 bits
 _ROWS_TOGETHER = 32  # planes of int8 rows have a multiple of so many
 _LINE_BYTES = 64  # of a cache line: planes of queries begin with one
+# What `model.h` calls weights of such arrays; bf16 comes as its bits.
+_WEIGHT_FORMATS = {"float32": 0, "uint16": 3, "int8": 1}
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
+Bf16 = npt.NDArray[np.uint16]  # their bits
 Bytes = npt.NDArray[np.int8]
 
 
@@ -26,7 +29,8 @@ Bytes = npt.NDArray[np.int8]
 class Matrix:
     """A packed matrix [n, k] as `model.h` has it; n is a multiple of 32, k of 64 in int8."""
 
-    weights: npt.NDArray[Any]  # float32 [n/16, k, 16], or int8 [n/16, k/4, 16, 4]
+    # Float32 or bf16 (as uint16) [n/16, k, 16], or int8 [n/16, k/4, 16, 4].
+    weights: npt.NDArray[Any]
     scales: Floats | None = None  # [n], int8 only, and so are the others
     sums: Integers | None = None  # [n]
     outlier_sums: Integers | None = None  # [n], with `columns`
@@ -130,16 +134,16 @@ class Operations:
             self._engine = 0
 
     def embed(
-        self, token_ids: Integers, table: Matrix | Floats, out: Floats | None = None
+        self, token_ids: Integers, table: Matrix | Floats | Bf16, out: Floats | None = None
     ) -> Floats:
         """Look up rows [tokens, hidden] in a table [vocab, hidden], or a packed output head."""
         if isinstance(table, Matrix):
-            is_int8 = table.weights.dtype == np.int8
-            hidden, model = table.num_inputs, structs.Model(weight_format=is_int8)
-            model.head = table.as_struct()
+            hidden, dtype = table.num_inputs, table.weights.dtype
+            model = structs.Model(head=table.as_struct())
         else:
-            hidden, model = table.shape[1], structs.Model(embedding=_pointer(table))
-        model.hidden = hidden
+            hidden, dtype = table.shape[1], table.dtype
+            model = structs.Model(embedding=_pointer(table))
+        model.hidden, model.weight_format = hidden, _WEIGHT_FORMATS[dtype.name]
         out = np.empty((len(token_ids), hidden), np.float32) if out is None else out
         rows = (_pointer(token_ids), len(token_ids))
         self._run("embed", ctypes.byref(model), *rows, _pointer(out))
@@ -182,7 +186,9 @@ class Operations:
             assert len(x.low) % _ROWS_TOGETHER == 0, "planes have whole tiles of rows"
             rows = [_pointer(x.low), _pointer(x.high), _pointer(x.scales)]
         else:
-            name, num_rows, rows = "linear_float32", len(x), [_pointer(x)]
+            is_bf16 = matrices[0].weights.dtype == np.uint16
+            name = "linear_bf16" if is_bf16 else "linear_float32"
+            num_rows, rows = len(x), [_pointer(x)]
         out = np.empty((num_rows, num_columns), np.float32) if out is None else out
         self._run(name, linears, len(linears), *rows, num_rows, num_columns, _pointer(out))
         return out

@@ -129,7 +129,7 @@ class StepRun {
     for (int row = rows.first; row < rows.end; ++row) {
       const float* x = make(row, scratch);
       const int at = row - part.rows.first;
-      if (m_.weight_format == kFloat32) {
+      if (is_float(m_.weight_format)) {
         std::memcpy(to.floats.data() + static_cast<int64_t>(at) * linear.k, x,
                     sizeof(float) * static_cast<size_t>(linear.k));
       } else {
@@ -147,7 +147,9 @@ class StepRun {
       epilogue(rows.first + row, pair, a, b);
     };
     if (m_.weight_format == kFloat32) {
-      linear_float(linear, x.floats.data(), rows.count(), pairs.first, pairs.end, at_row);
+      linear_float<float>(linear, x.floats.data(), rows.count(), pairs.first, pairs.end, at_row);
+    } else if (m_.weight_format == kBf16) {
+      linear_float<Bf16>(linear, x.floats.data(), rows.count(), pairs.first, pairs.end, at_row);
     } else {
       linear_int8(linear, x.quantized(), rows.count(), pairs.first, pairs.end, at_row);
     }
