@@ -8,11 +8,11 @@ from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.messages.common import Route
 
 Engine = Literal["auto", "native", "torch", "fake"]
-WeightFormat = Literal["float32", "int8"]
-KvFormat = Literal["float32", "int8"]
+WeightFormat = Literal["float32", "bf16", "int8"]
+KvFormat = Literal["float32", "bf16", "int8"]
 # `auto` is settled when the model is known: see shared/model/formats.py.
-WeightChoice = Literal["auto", "float32", "int8"]
-KvChoice = Literal["auto", "float32", "int8"]
+WeightChoice = Literal["auto", "float32", "bf16", "int8"]
+KvChoice = Literal["auto", "float32", "bf16", "int8"]
 Speculation = Literal["off", "ngram"]
 
 MIB = 1024 * 1024
@@ -49,7 +49,8 @@ class ServiceConfig:
     def __post_init__(self) -> None:
         if self.engine == "fake" and not self.is_test_mode:
             raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
-        if self.engine == "torch" and "int8" in (self.weight_format, self.kv_format):
+        formats = {self.weight_format, self.kv_format}
+        if self.engine == "torch" and not formats <= {"auto", "float32"}:
             raise ConfigurationError(
                 "--engine torch works in float32 only; leave --format and --kv-format out, "
                 "or take the native engine"

@@ -15,7 +15,7 @@ from slipstream.shared.model.packed_file import Array, PackedFile
 from slipstream.shared.model.packing import HADAMARD, NUM_OUTLIERS, PACKING_VERSION, rotary_tables
 from slipstream.shared.model.runner import SequenceRows
 
-FORMATS = {"float32": 0, "int8": 1}
+FORMATS = {"float32": 0, "bf16": 3, "int8": 1}
 
 
 class NativeRunner:

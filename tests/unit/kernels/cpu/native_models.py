@@ -13,7 +13,7 @@ from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
 from slipstream.shared.model.packed_weights import matrices, quantized_matrix, vectors
-from slipstream.shared.model.packing import named, pack_float32
+from slipstream.shared.model.packing import named, pack_bf16, pack_float32, round_to_bf16
 from slipstream.shared.model.runner import SequenceRows
 
 NUM_BLOCKS = 96
@@ -88,6 +88,8 @@ class TinyModel:
         for name, weights in matrices(self.tensors, self.config):
             if weight_format == "float32":
                 parts = pack_float32(weights)
+            elif weight_format == "bf16":
+                parts = pack_bf16(weights)
             else:
                 has_outliers = not name.endswith(("output", "down"))
                 columns = self.columns() if has_outliers else None
@@ -105,7 +107,10 @@ def _with_nan(head: dict[str, Array], token_id: int) -> dict[str, Array]:
     if "scales" in ill:
         ill["scales"][token_id] = np.nan
     else:
-        ill["weights"][token_id // 16, :, token_id % 16] = np.nan
+        nan = np.float32(np.nan)
+        is_bf16 = ill["weights"].dtype == np.uint16
+        row = ill["weights"][token_id // 16, :, token_id % 16]
+        row[:] = round_to_bf16(np.array(nan)) if is_bf16 else nan
     return ill
 
 
