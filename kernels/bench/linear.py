@@ -1,5 +1,5 @@
 """
-Time the matrices of the default model, in float32 and int8, for few rows and for many.
+Time the matrices of the default model, in float32, bf16 and int8, for few rows and for many.
 
     python kernels/bench/linear.py --format int8 --rows 1,8,32,512
 
@@ -22,6 +22,7 @@ from slipstream.kernels.bench.harness import (
 from slipstream.kernels.cpu.operations import NUM_OUTLIERS, TILE, Floats, Matrix, Quantized
 
 MODEL = SmolLM2()
+FORMATS = ["float32", "bf16", "int8"]
 _NUM_HEADS = MODEL.num_heads + 2 * MODEL.num_kv_heads
 _WEIGHTS = 135_000_000  # of a step
 _MAX_OPERATIONS = 4 * 10**9  # of a sample
@@ -39,9 +40,11 @@ SHAPES = {
 def matrices(name: str, weight_format: str, count: int) -> list[Matrix]:
     """Return random matrices of a shape, each in memory of its own."""
     num_outputs, num_inputs = SHAPES[name]
-    if weight_format == "float32":
+    if weight_format != "int8":
         tiles = random_floats(num_outputs // TILE, num_inputs, TILE)
-        return [Matrix(tiles.copy()) for _ in range(count)]
+        # The upper halves of bits: truncated, which takes as long as rounded.
+        kept = tiles.view(np.uint16)[..., 1::2] if weight_format == "bf16" else tiles
+        return [Matrix(kept.copy()) for _ in range(count)]
     codes = np.random.default_rng(0).integers(-127, 128, (num_outputs, num_inputs), np.int8)
     tiles_of_codes = codes.reshape(-1, TILE, num_inputs // 4, 4).transpose(0, 2, 1, 3)
     wide = codes.astype(np.int32)
@@ -98,12 +101,12 @@ def work_of(bench: Bench, name: str, weight_format: str, num_rows: int, of: list
 def main() -> None:
     """Measure shape by shape, and print a line for each number of rows."""
     options = parser(__doc__)
-    options.add_argument("--format", choices=["float32", "int8"], help="default: both")
+    options.add_argument("--format", choices=FORMATS, help="default: all of them")
     options.add_argument("--rows", type=numbers, default=numbers("1,2,4,8,16,32,128,512"))
     options.add_argument("--matrix", choices=list(SHAPES), help="default: all of them")
     chosen = options.parse_args()
     bench = Bench(chosen)
-    for weight_format in [chosen.format] if chosen.format else ["float32", "int8"]:
+    for weight_format in [chosen.format] if chosen.format else FORMATS:
         for name in [chosen.matrix] if chosen.matrix else SHAPES:
             count = -(-_WEIGHTS // (SHAPES[name][0] * SHAPES[name][1]))
             of = matrices(name, weight_format, count)
