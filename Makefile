@@ -24,12 +24,14 @@ run: setup ## fetch the model, start every service, answer one prompt
 test: setup ## every test but the slow ones, on real NATS and the real model
 	@$(BIN)/slipstream model pull smollm2-135m
 	@$(BIN)/slipstream model pack smollm2-135m --format float32
+	@$(BIN)/slipstream model pack smollm2-135m --format bf16
 	@$(BIN)/slipstream model pack smollm2-135m --format int8
 	@$(BIN)/pytest
 
 test-long: setup ## the slow tests too
 	@$(BIN)/slipstream model pull smollm2-135m
 	@$(BIN)/slipstream model pack smollm2-135m --format float32
+	@$(BIN)/slipstream model pack smollm2-135m --format bf16
 	@$(BIN)/slipstream model pack smollm2-135m --format int8
 	@$(BIN)/pytest -m 'slow or not slow' --timeout 600
 

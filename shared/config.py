@@ -8,11 +8,11 @@ from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.messages.common import Route
 
 Engine = Literal["auto", "native", "torch", "fake"]
-WeightFormat = Literal["float32", "int8", "int4"]
-KvFormat = Literal["float32", "int8"]
+WeightFormat = Literal["float32", "bf16", "int8", "int4"]
+KvFormat = Literal["float32", "bf16", "int8"]
 # `auto` is settled when the model is known: see shared/model/formats.py.
-WeightChoice = Literal["auto", "float32", "int8", "int4"]
-KvChoice = Literal["auto", "float32", "int8"]
+WeightChoice = Literal["auto", "float32", "bf16", "int8", "int4"]
+KvChoice = Literal["auto", "float32", "bf16", "int8"]
 Speculation = Literal["off", "ngram"]
 
 MIB = 1024 * 1024

@@ -41,6 +41,12 @@ def packed_float32(model_dir: Path) -> None:
 
 
 @pytest.fixture(scope="session")
+def packed_bf16(model_dir: Path) -> None:
+    """The same in bf16."""
+    _pack("bf16")
+
+
+@pytest.fixture(scope="session")
 def packed_int8(model_dir: Path) -> None:
     """The same in int8; a minute the first time."""
     _pack("int8")

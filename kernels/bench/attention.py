@@ -1,5 +1,5 @@
 """
-Time attention over a paged cache with the heads of the default model, in float32 and int8.
+Time attention over a paged cache with the heads of the default model, in each of its formats.
 
     python kernels/bench/attention.py --format int8 --json attention.json
 
@@ -17,6 +17,7 @@ from slipstream.kernels.bench.harness import Bench, SmolLM2, Work, parser, rando
 from slipstream.kernels.cpu.paged_batch import BLOCK_SIZE, HeadSizes, PagedBatch, PagedRows
 
 MODEL = SmolLM2()
+FORMATS = ["float32", "bf16", "int8"]
 _CHUNK = 512  # rows of a step that fills the cache
 
 
@@ -104,10 +105,10 @@ def work_of(bench: Bench, shape: Shape, kv_format: str) -> Work:
 def main() -> None:
     """Measure all shapes of a format together, and print a line for each."""
     options = parser(__doc__)
-    options.add_argument("--format", choices=["float32", "int8"], help="default: both")
+    options.add_argument("--format", choices=FORMATS, help="default: all of them")
     chosen = options.parse_args()
     bench = Bench(chosen)
-    for kv_format in [chosen.format] if chosen.format else ["float32", "int8"]:
+    for kv_format in [chosen.format] if chosen.format else FORMATS:
         work = partial(work_of, bench, kv_format=kv_format)
         bench.measure([work(shape) for shape in SHAPES])
     bench.close()

@@ -22,11 +22,11 @@ from slipstream.kernels.bench.harness import (
 from slipstream.kernels.cpu.operations import NUM_OUTLIERS, TILE, Floats, Matrix, Quantized
 
 MODEL = SmolLM2()
+FORMATS = ["float32", "bf16", "int8", "int4"]
 _NUM_HEADS = MODEL.num_heads + 2 * MODEL.num_kv_heads
 _WEIGHTS = 135_000_000  # of a step
 _MAX_OPERATIONS = 4 * 10**9  # of a sample
 _HADAMARD = 128
-_FORMATS = ["float32", "int8", "int4"]
 # Outputs and inputs of each; which inputs keep outliers, and which are rotated, as when packed.
 SHAPES = {
     "qkv": (_NUM_HEADS * MODEL.head_dim, MODEL.hidden),
@@ -40,9 +40,11 @@ SHAPES = {
 def matrices(name: str, weight_format: str, count: int) -> list[Matrix]:
     """Return random matrices of a shape, each in memory of its own."""
     num_outputs, num_inputs = SHAPES[name]
-    if weight_format == "float32":
+    if weight_format in ("float32", "bf16"):
         tiles = random_floats(num_outputs // TILE, num_inputs, TILE)
-        return [Matrix(tiles.copy()) for _ in range(count)]
+        # The upper halves of bits: truncated, which takes as long as rounded.
+        kept = tiles.view(np.uint16)[..., 1::2] if weight_format == "bf16" else tiles
+        return [Matrix(kept.copy()) for _ in range(count)]
     if weight_format == "int4" and name != "head":
         return [_int4_matrix(name) for _ in range(count)]
     codes = np.random.default_rng(0).integers(-127, 128, (num_outputs, num_inputs), np.int8)
@@ -113,12 +115,12 @@ def work_of(bench: Bench, name: str, weight_format: str, num_rows: int, of: list
 def main() -> None:
     """Measure shape by shape, and print a line for each number of rows."""
     options = parser(__doc__)
-    options.add_argument("--format", choices=_FORMATS, help="default: all")
+    options.add_argument("--format", choices=FORMATS, help="default: all of them")
     options.add_argument("--rows", type=numbers, default=numbers("1,2,4,8,16,32,128,512"))
     options.add_argument("--matrix", choices=list(SHAPES), help="default: all of them")
     chosen = options.parse_args()
     bench = Bench(chosen)
-    for weight_format in [chosen.format] if chosen.format else _FORMATS:
+    for weight_format in [chosen.format] if chosen.format else FORMATS:
         for name in [chosen.matrix] if chosen.matrix else SHAPES:
             count = -(-_WEIGHTS // (SHAPES[name][0] * SHAPES[name][1]))
             of = matrices(name, weight_format, count)

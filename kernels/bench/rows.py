@@ -31,7 +31,7 @@ MODEL = SmolLM2()
 _NUM_RUNS = 200
 # Operations an element, multiply-adds counting as two. The rotation of 2^n adds n times.
 _NORM, _QUANTIZE, _ROTATE, _GATE, _ADD = 4, 4, 7, 32, 1
-_FLOAT_HEADS, _INT8_HEADS = 3, 3 + 6 + _QUANTIZE
+_FLOAT_HEADS, _BF16_HEADS, _INT8_HEADS = 3, 3 + 5, 3 + 6 + _QUANTIZE
 
 Call = Callable[[Operations], object]
 
@@ -50,6 +50,7 @@ class RowWorks:
             self._norm(),
             self._quantize("qkv", "quantize", _QUANTIZE),
             self._heads("float32", _FLOAT_HEADS),
+            self._heads("bf16", _BF16_HEADS),
             self._heads("int8", _INT8_HEADS),
             self._gate(),
             self._quantize("down", "rotate and quantize", _ROTATE + _QUANTIZE),

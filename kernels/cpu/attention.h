@@ -28,13 +28,14 @@ inline void soften(float* scores, int count, Partial* partial) {
   partial->sum = reduce_add(sum);
 }
 
-// One segment in float32: keys and values are rows of [slot][dim], dim = 16 * kVectors.
-template <int kVectors>
+// One segment in float32: keys and values, in float32 or bf16, are rows of [slot][dim], dim = 16 *
+// kVectors.
+template <typename Element, int kVectors>
 struct FloatSegment {
   const AttentionInput& in;
   const QueryGroup& group;
   int kv_head, first, end, heads;
-  const float* blocks[kBlocksPerSegment];  // keys of each block; values lie a plane behind
+  const Element* blocks[kBlocksPerSegment];  // keys of each block; values lie a plane behind
 
   FloatSegment(const AttentionInput& input, const Piece& piece)
       : in(input), group(*piece.group), kv_head(piece.kv_head), first(piece.segment * kSegment) {
@@ -45,7 +46,7 @@ struct FloatSegment {
     const Sequence& sequence = in.step.sequences[group.sequence];
     for (int b = 0; b * kBlockSize < end - first; ++b) {
       const int32_t id = in.step.block_tables[sequence.first_block + first / kBlockSize + b];
-      blocks[b] = reinterpret_cast<const float*>(in.step.kv + id * in.step.block_bytes) +
+      blocks[b] = reinterpret_cast<const Element*>(in.step.kv + id * in.step.block_bytes) +
                   2LL * in.layer * plane() + static_cast<int64_t>(kv_head) * kBlockSize * dim();
     }
   }
@@ -53,8 +54,8 @@ struct FloatSegment {
   int64_t plane() const {
     return static_cast<int64_t>(in.model.num_kv_heads) * kBlockSize * dim();
   }
-  const float* key(int i) const { return blocks[i / kBlockSize] + i % kBlockSize * dim(); }
-  const float* value(int i) const { return key(i) + plane(); }
+  const Element* key(int i) const { return blocks[i / kBlockSize] + i % kBlockSize * dim(); }
+  const Element* value(int i) const { return key(i) + plane(); }
   const float* query(int i) const {
     const int64_t row = group.first_row + i / heads;
     return in.queries + row * in.query_stride +
@@ -81,7 +82,7 @@ struct FloatSegment {
       F16 a = F16::zero(), b = F16::zero(), c = F16::zero(), e = F16::zero();
       for (int p = 0; p < count; ++p) {
         const F16 weight = F16::set(weights[p]);
-        const float* v = value(p) + d * kLanes;
+        const Element* v = value(p) + d * kLanes;
         a = fma(weight, F16::load(v), a);
         b = fma(weight, F16::load(v + kLanes), b);
         c = fma(weight, F16::load(v + 2 * kLanes), c);
@@ -105,14 +106,15 @@ struct FloatSegment {
   }
 };
 
+template <typename Element>
 inline void float_segment(const AttentionInput& in, const Piece& piece, Partial* partials) {
   switch (in.model.head_dim) {
     case 64:
-      return FloatSegment<4>(in, piece).attend(partials);
+      return FloatSegment<Element, 4>(in, piece).attend(partials);
     case 128:
-      return FloatSegment<8>(in, piece).attend(partials);
+      return FloatSegment<Element, 8>(in, piece).attend(partials);
     default:
-      return FloatSegment<16>(in, piece).attend(partials);
+      return FloatSegment<Element, 16>(in, piece).attend(partials);
   }
 }
 
@@ -121,8 +123,10 @@ inline void attend_segment(const AttentionInput& in, const Piece& piece, Upcomin
                            Partial* partials) {
   if (in.model.kv_format == kInt8) {
     Int8Segment(in, piece).attend(upcoming, partials);
+  } else if (in.model.kv_format == kBf16) {
+    float_segment<Bf16>(in, piece, partials);
   } else {
-    float_segment(in, piece, partials);
+    float_segment<float>(in, piece, partials);
   }
 }
 

@@ -49,7 +49,7 @@ struct AttentionInput {
   const Model& model;
   const Step& step;
   int layer;
-  const float* queries;    // [rows][qkv stride], rotated and scaled (float32)
+  const float* queries;    // [rows][qkv stride], rotated and scaled (float32, bf16)
   int query_stride;
   const int8_t* planes;    // the same of each group and KV head: [2 planes][queries][dim] (int8)
   const float* scales;     // [queries]

@@ -9,8 +9,8 @@
 
 namespace slipstream {
 
-// Where finished queries go: floats by row (in float32), or planes and scales by group (in int8), as
-// `AttentionInput` has them.
+// Where finished queries go: floats by row (in float32 and bf16), or planes and scales by group (in
+// int8), as `AttentionInput` has them.
 struct Queries {
   float* floats;  // [rows][stride]
   int stride;
@@ -89,7 +89,7 @@ class HeadRows {
     const F16 scale = F16::set(kLog2E / std::sqrt(static_cast<float>(kDim)));
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) v[i] = v[i] * scale;
-    if (m_.kv_format == kFloat32) {
+    if (is_float(m_.kv_format)) {
       float* to = queries_.floats + static_cast<int64_t>(row_) * queries_.stride + head * kDim;
       for (int i = 0; i < kVectors; ++i) v[i].store(to + i * kLanes);
       return;
@@ -116,7 +116,7 @@ class HeadRows {
 
   void finish_key(int kv_head, Vectors v) {
     rotate(v);
-    if (m_.kv_format == kFloat32) return store_float(kv_head, 0, v);
+    if (is_float(m_.kv_format)) return store_float(kv_head, 0, v);
     // Rotated, then without its mean: both leave the softmax as it is and take the outliers away.
     hadamard(v);
     if (layer_.key_mean != nullptr) {
@@ -134,7 +134,7 @@ class HeadRows {
   }
 
   void finish_value(int kv_head, Vectors v) {
-    if (m_.kv_format == kFloat32) return store_float(kv_head, 1, v);
+    if (is_float(m_.kv_format)) return store_float(kv_head, 1, v);
     int8_t* part = int8_part(kv_head);
     int8_t* values = part + kBlockSize * kDim + slot_ / 4 * kDim * 4;
     const float scale = max_abs_of(v) / 127.0f;
@@ -163,9 +163,14 @@ class HeadRows {
   }
 
   void store_float(int kv_head, int which, Vectors v) const {
+    if (m_.kv_format == kBf16) return store_as<Bf16>(kv_head, which, v);
+    store_as<float>(kv_head, which, v);
+  }
+  template <typename Element>
+  void store_as(int kv_head, int which, Vectors v) const {
     const int64_t plane = static_cast<int64_t>(m_.num_kv_heads) * kBlockSize * kDim;
-    float* to = reinterpret_cast<float*>(block_) + (2LL * layer_idx_ + which) * plane +
-                (static_cast<int64_t>(kv_head) * kBlockSize + slot_) * kDim;
+    Element* to = reinterpret_cast<Element*>(block_) + (2LL * layer_idx_ + which) * plane +
+                  (static_cast<int64_t>(kv_head) * kBlockSize + slot_) * kDim;
     for (int i = 0; i < kVectors; ++i) v[i].store(to + i * kLanes);
   }
 

@@ -26,7 +26,7 @@ inline void check_linear(const Linear& linear, int n, int k) {
   assert(linear.n == n && "outputs come in whole pairs of tiles");
   assert(linear.k == k && "inputs are as wide as what they come from");
   assert(is_aligned(linear.weights, 64) && "weights are read in cache lines");
-  if (linear.format == kFloat32) return;
+  if (is_float(linear.format)) return;
   const bool is_int4 = linear.format == kInt4;
   assert((linear.format == kInt8 || is_int4) && "weights have a known format");
   assert(k % kStep == 0 && "integer inputs come in whole tiles");
@@ -51,7 +51,7 @@ inline void check_linear(const Linear& linear, int n, int k) {
 
 inline void check_model(const Model& m) {
   const int dim = m.head_dim, num_heads = m.num_heads, num_kv_heads = m.num_kv_heads;
-  assert((m.kv_format == kFloat32 || m.kv_format == kInt8) && "KV has a known format");
+  assert((is_float(m.kv_format) || m.kv_format == kInt8) && "KV has a known format");
   assert((dim == 64 || dim == 128 || dim == 256) && "heads have one of three sizes");
   assert(num_kv_heads > 0 && num_heads % num_kv_heads == 0 && "KV heads have as many query heads each");
   assert(num_heads / num_kv_heads <= kTileRows && "the query heads of a KV head fit one tile");

@@ -1,8 +1,8 @@
 // y = x W^T for the rows of a batch, in pairs of column tiles. The caller's epilogue takes a few rows
 // at a time: `epilogue(row, pair, a, b)` with the two tiles' vectors of rows row, row + 1, ...
 //
-// Rows don't see each other: an output is one sum over k in a fixed order (float32), or an exact
-// integer sum and one scaling (int8), whatever the number of rows or threads.
+// Rows don't see each other: an output is one sum over k in a fixed order (float32 and bf16), or an
+// exact integer sum and one scaling (int8), whatever the number of rows or threads.
 #pragma once
 
 #include <cassert>
@@ -30,7 +30,7 @@ inline void store_pair(float* y, int num_left, F16 a, F16 b) {
   if (num_left > 16) b.store_first(y + 16, num_left - 16);
 }
 
-// Float32: out[row][n] = fma chain over k, ascending.
+// Weights in float32 or bf16, which are computed as float32: out[row][n] = fma chain over k, ascending.
 // The sums of some rows. Members instead of an array: GCC keeps these in registers.
 template <int kRows>
 struct RowSums {
@@ -58,17 +58,18 @@ struct RowSums<0> {
   void finish(int, int, const Epilogue&) const {}
 };
 
-template <int kRows, typename Epilogue>
-inline void float_rows(const float* weights, int k, const float* x, int ldx, int first_row,
+template <int kRows, typename Weight, typename Epilogue>
+inline void float_rows(const Weight* weights, int k, const float* x, int ldx, int first_row,
                        int pair, const Epilogue& epilogue) {
+  constexpr int kPrefetch = kPrefetchBytes / static_cast<int>(sizeof(Weight));
   RowSums<kRows> sums;
-  const float* w0 = weights;
-  const float* w1 = weights + static_cast<int64_t>(k) * 16;
+  const Weight* w0 = weights;
+  const Weight* w1 = weights + static_cast<int64_t>(k) * 16;
   for (int i = 0; i < k; ++i) {
     if (kRows <= 2) {
       // Few rows are bound by reading weights, many find them in the cache.
-      prefetch(w0 + static_cast<int64_t>(i) * 16 + kPrefetchBytes / 4);
-      prefetch(w1 + static_cast<int64_t>(i) * 16 + kPrefetchBytes / 4);
+      prefetch(w0 + static_cast<int64_t>(i) * 16 + kPrefetch);
+      prefetch(w1 + static_cast<int64_t>(i) * 16 + kPrefetch);
     }
     sums.add(x + i, ldx, F16::load(w0 + static_cast<int64_t>(i) * 16),
              F16::load(w1 + static_cast<int64_t>(i) * 16));
@@ -76,14 +77,14 @@ inline void float_rows(const float* weights, int k, const float* x, int ldx, int
   sums.finish(first_row, pair, epilogue);
 }
 
-template <typename Epilogue>
+template <typename Weight, typename Epilogue>
 inline void linear_float(const Linear& linear, const float* x, int num_rows, int first_pair,
                          int end_pair, const Epilogue& epilogue) {
   assert(first_pair >= 0 && end_pair * kPair <= linear.n && "pairs are of the matrix");
-  const auto* weights = static_cast<const float*>(linear.weights);
+  const auto* weights = static_cast<const Weight*>(linear.weights);
   const int ldx = linear.k;
   for (int pair = first_pair; pair < end_pair; ++pair) {
-    const float* w = weights + static_cast<int64_t>(pair) * kPair * linear.k;
+    const Weight* w = weights + static_cast<int64_t>(pair) * kPair * linear.k;
     int row = 0;
     for (; row + 12 <= num_rows; row += 12) {
       float_rows<12>(w, linear.k, x + static_cast<int64_t>(row) * ldx, ldx, row, pair, epilogue);

@@ -14,10 +14,13 @@ constexpr int kNumOutliers = 64;     // strongest input columns, kept in 16 bits
 constexpr int kSegment = 256;        // attention merges partial results at these absolute positions
 constexpr int kHadamard = 128;       // block of the rotation before the down projection
 
-enum Format : int32_t { kFloat32 = 0, kInt8 = 1, kInt4 = 2 };
+enum Format : int32_t { kFloat32 = 0, kInt8 = 1, kInt4 = 2, kBf16 = 3 };
+
+// Formats whose arithmetic is float32.
+inline bool is_float(int32_t format) { return format == kFloat32 || format == kBf16; }
 
 // A matrix [n, k], packed for streaming. y = x W^T.
-//   float32: [n/16][k][16]
+//   float32, bf16: [n/16][k][16]
 //   int8:    [n/16][k/4][16][4] with a scale and a column sum for each output; input columns are in
 //            the order `columns` (strongest first), so that one tile holds the outliers
 //   int4:    see unpack_i4.h; with a scale for each output. Outliers may stand anywhere, in fours, or
@@ -63,7 +66,8 @@ struct Model {
   const float* final_norm;
   const Layer* layers;
   Linear head;
-  const float* embedding;  // [vocab, hidden] float32, or null: dequantized from the head
+  const void* embedding;  // [vocab, hidden] bf16 beside such matrices, else float32; or null: the
+                          // head's rows, dequantized
 };
 
 struct Sequence {
@@ -90,16 +94,19 @@ struct Step {
 };
 
 // Where the parts of one (layer, kv head) lie within a block.
-//   float32: block is [layer][key or value][kv head][slot][dim]
+//   float32, bf16: block is [layer][key or value][kv head][slot][dim]
 //   int8: block is [layer][kv head] of: keys [2][dim/4][16 slots][4], values [8][dim][4 slots],
 //         key scales [32], value scales [32]
 struct KvPlace {
   int64_t offset_of(const Model& m, int layer, int head) const {
-    const int64_t one = m.kv_format == kInt8 ? int8_bytes(m.head_dim) : float_bytes(m.head_dim);
+    const int64_t one =
+        m.kv_format == kInt8 ? int8_bytes(m.head_dim) : float_bytes(m.head_dim, m.kv_format);
     return (static_cast<int64_t>(layer) * m.num_kv_heads + head) * one;
   }
   static int64_t int8_bytes(int dim) { return 2LL * kBlockSize * dim + 2LL * kBlockSize * 4; }
-  static int64_t float_bytes(int dim) { return 2LL * kBlockSize * dim * 4; }
+  static int64_t float_bytes(int dim, int32_t format) {
+    return 2LL * kBlockSize * dim * (format == kBf16 ? 2 : 4);
+  }
 };
 
 }  // namespace slipstream

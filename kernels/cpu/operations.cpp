@@ -71,7 +71,13 @@ void quantize(Share share, const Linear& linear, const float* x, int num_rows, f
 void linear_float32(Share share, const Linear& linear, const float* x, int num_rows, int num_columns,
                     float* y) {
   const Range pairs = share.of(linear.n / kPair);
-  linear_float(linear, x, num_rows, pairs.first, pairs.end, store_to(y, num_columns));
+  linear_float<float>(linear, x, num_rows, pairs.first, pairs.end, store_to(y, num_columns));
+}
+
+void linear_bf16(Share share, const Linear& linear, const float* x, int num_rows, int num_columns,
+                 float* y) {
+  const Range pairs = share.of(linear.n / kPair);
+  linear_float<Bf16>(linear, x, num_rows, pairs.first, pairs.end, store_to(y, num_columns));
 }
 
 void linear_quantized(Share share, const Linear& linear, const QuantizedRows& x, int num_rows,
@@ -191,6 +197,15 @@ SLIPSTREAM_EXPORT double slipstream_linear_float32(void* engine, int32_t num_tim
   });
 }
 
+SLIPSTREAM_EXPORT double slipstream_linear_bf16(void* engine, int32_t num_times, const Linear* linears,
+                                                int32_t num_linears, const float* x,
+                                                int32_t num_rows, int32_t num_columns, float* y) {
+  return seconds_of(engine, num_times, [&](Share share, int run) {
+    const Linear& linear = linears[run % num_linears];
+    slipstream::operations::linear_bf16(share, linear, x, num_rows, num_columns, y);
+  });
+}
+
 // The planes have rows up to a multiple of 32, though what lies beyond `num_rows` may be anything.
 SLIPSTREAM_EXPORT double slipstream_linear_quantized(void* engine, int32_t num_times,
                                                      const Linear* linears, int32_t num_linears,
@@ -222,7 +237,7 @@ SLIPSTREAM_EXPORT double slipstream_add(void* engine, int32_t num_times, const f
 }
 
 // Run i is about layer `layer_idx` + i, modulo their number; so is that of attention. Queries come out
-// as float32 [rows][heads][dim], or as planes and scales [groups of rows] in int8.
+// as float32 [rows][heads][dim], or as planes and scales [groups of rows] where KV is int8.
 SLIPSTREAM_EXPORT double slipstream_finish_heads(void* engine, int32_t num_times, const Model* model,
                                                  const Step* step, int32_t layer_idx, const float* qkv,
                                                  float* queries, int8_t* planes, float* scales) {

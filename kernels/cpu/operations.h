@@ -34,6 +34,8 @@ void quantize(Share share, const Linear& linear, const float* x, int num_rows, f
 // y [rows][num_columns], the first outputs of the matrix; its last ones may be padding.
 void linear_float32(Share share, const Linear& linear, const float* x, int num_rows, int num_columns,
                     float* y);
+void linear_bf16(Share share, const Linear& linear, const float* x, int num_rows, int num_columns,
+                 float* y);
 void linear_quantized(Share share, const Linear& linear, const QuantizedRows& x, int num_rows,
                       int8_t* scratch, int num_columns, float* y);
 

@@ -18,11 +18,13 @@ _ROWS_TOGETHER = 32  # planes of int8 rows have a multiple of so many
 _GROUP = 32  # input columns of int4 with one scale
 _QUAD = 4  # input columns that are multiplied together
 _INT4 = 2
-_FORMATS = {"float32": 0, "int8": 1, "uint8": _INT4}
 _LINE_BYTES = 64  # of a cache line: planes of queries begin with one
+# What `model.h` calls weights of such arrays; bf16 comes as its bits, int4 as bytes.
+_FORMATS = {"float32": 0, "int8": 1, "uint8": _INT4, "uint16": 3}
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
+Bf16 = npt.NDArray[np.uint16]  # their bits
 Bytes = npt.NDArray[np.int8]
 
 
@@ -30,8 +32,9 @@ Bytes = npt.NDArray[np.int8]
 class Matrix:
     """A packed matrix [n, k] as `model.h` has it; n is a multiple of 32, k of 64 for integers."""
 
-    weights: npt.NDArray[Any]  # float32 [n/16, k, 16], int8 [n/16, k/4, 16, 4],
-    #                            int4 as uint8 [n/16, k/32, 5, 64]
+    # Float32 or bf16 (as uint16) [n/16, k, 16], int8 [n/16, k/4, 16, 4], or int4 (as uint8)
+    # [n/16, k/32, 5, 64].
+    weights: npt.NDArray[Any]
     scales: Floats | None = None  # [n], integers only, and so are the others
     sums: Integers | None = None  # [n], int8
     outlier_sums: Integers | None = None  # [n], int8 with `columns`
@@ -157,13 +160,14 @@ class Operations:
             self._engine = 0
 
     def embed(
-        self, token_ids: Integers, table: Matrix | Floats, out: Floats | None = None
+        self, token_ids: Integers, table: Matrix | Floats | Bf16, out: Floats | None = None
     ) -> Floats:
         """Look up rows [tokens, hidden] in a table [vocab, hidden], or a packed output head."""
         if isinstance(table, Matrix):
             hidden, model = table.num_inputs, structs.Model(head=table.as_struct())
         else:
             hidden, model = table.shape[1], structs.Model(embedding=_pointer(table))
+            model.head.format = _FORMATS[table.dtype.name]
         model.hidden = hidden
         out = np.empty((len(token_ids), hidden), np.float32) if out is None else out
         rows = (_pointer(token_ids), len(token_ids))
@@ -207,7 +211,9 @@ class Operations:
             assert len(x.low) % _ROWS_TOGETHER == 0, "planes have whole tiles of rows"
             rows = [_pointer(x.low), _pointer(x.high), _pointer(x.scales)]
         else:
-            name, num_rows, rows = "linear_float32", len(x), [_pointer(x)]
+            is_bf16 = matrices[0].weights.dtype == np.uint16
+            name = "linear_bf16" if is_bf16 else "linear_float32"
+            num_rows, rows = len(x), [_pointer(x)]
         out = np.empty((num_rows, num_columns), np.float32) if out is None else out
         self._run(name, linears, len(linears), *rows, num_rows, num_columns, _pointer(out))
         return out

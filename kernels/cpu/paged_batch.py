@@ -10,7 +10,9 @@ import numpy.typing as npt
 from slipstream.kernels.cpu import structs
 
 BLOCK_SIZE = 32
-_FORMATS = {"float32": 0, "int8": 1}
+_FORMATS = {"float32": 0, "bf16": 3, "int8": 1}
+_ELEMENT_BYTES = {"float32": 4, "bf16": 2, "int8": 1}
+_SCALE_BYTES = 4
 _NUM_PARTS = 2  # keys and values
 
 Floats = npt.NDArray[np.float32]
@@ -34,7 +36,8 @@ class HeadSizes:
     @property
     def head_bytes(self) -> int:
         """Bytes of a key, or a value, of one position and head; int8 has a scale with it."""
-        return self.head_dim * 4 if self.kv_format == "float32" else self.head_dim + 4
+        scale_bytes = _SCALE_BYTES if self.kv_format == "int8" else 0
+        return self.head_dim * _ELEMENT_BYTES[self.kv_format] + scale_bytes
 
     @property
     def block_bytes(self) -> int:

@@ -177,20 +177,23 @@ inline void quantize_input(const Linear& linear, const float* x, float* scratch,
   quantize_row(x, linear.k, linear.num_outliers, low, high, scale);
 }
 
+// The embedding of a token in float32 or bf16: a row of its own table, or of the output head.
+template <typename Weight>
+inline void embed_float(const Model& m, int32_t token, float* x) {
+  const auto hidden = static_cast<int64_t>(m.hidden);
+  const bool is_own = m.embedding != nullptr;
+  const auto* w = static_cast<const Weight*>(is_own ? m.embedding : m.head.weights);
+  w += is_own ? token * hidden : token / 16 * 16 * hidden + token % 16;
+  const int64_t stride = is_own ? 1 : 16;
+  for (int k = 0; k < m.hidden; ++k) x[k] = widened(w[k * stride]);
+}
+
 // The embedding of a token; where there is none of its own, its row of the output head.
 inline void embed(const Model& m, int32_t token, float* x) {
-  if (m.embedding != nullptr) {
-    std::memcpy(x, m.embedding + static_cast<int64_t>(token) * m.hidden,
-                sizeof(float) * static_cast<size_t>(m.hidden));
-    return;
-  }
+  if (m.head.format == kBf16) return embed_float<Bf16>(m, token, x);
+  if (m.head.format == kFloat32 || m.embedding != nullptr) return embed_float<float>(m, token, x);
   const Linear& head = m.head;
   const int64_t tile = static_cast<int64_t>(token / 16) * 16 * head.k;
-  if (head.format == kFloat32) {
-    const auto* w = static_cast<const float*>(head.weights) + tile + token % 16;
-    for (int k = 0; k < m.hidden; ++k) x[k] = w[static_cast<int64_t>(k) * 16];
-    return;
-  }
   const auto* w = static_cast<const int8_t*>(head.weights) + tile;
   for (int k = 0; k < head.k; ++k) {
     const int column = head.columns != nullptr ? head.columns[k] : k;

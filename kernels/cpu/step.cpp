@@ -129,7 +129,7 @@ class StepRun {
     for (int row = rows.first; row < rows.end; ++row) {
       const float* x = make(row, scratch);
       const int at = row - part.rows.first;
-      if (linear.format == kFloat32) {
+      if (is_float(linear.format)) {
         std::memcpy(to.floats.data() + static_cast<int64_t>(at) * linear.k, x,
                     sizeof(float) * static_cast<size_t>(linear.k));
       } else {
@@ -149,7 +149,9 @@ class StepRun {
     };
     const int num_rows = part.rows.count();
     if (linear.format == kFloat32) {
-      linear_float(linear, x.floats.data(), num_rows, pairs.first, pairs.end, at_row);
+      linear_float<float>(linear, x.floats.data(), num_rows, pairs.first, pairs.end, at_row);
+    } else if (linear.format == kBf16) {
+      linear_float<Bf16>(linear, x.floats.data(), num_rows, pairs.first, pairs.end, at_row);
     } else {
       int8_t* scratch = ws_.unpacked[static_cast<size_t>(part.thread)].data();
       linear_quantized(linear, x.quantized(), num_rows, pairs.first, pairs.end, scratch, at_row);

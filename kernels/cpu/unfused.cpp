@@ -99,9 +99,11 @@ class UnfusedRun {
 
   void project(const Linear& linear, const float* x, int num_rows, int num_columns, float* y) {
     const int num_pairs = linear.n / kPair;
-    if (linear.format == kFloat32) {
+    if (is_float(linear.format)) {
+      const auto multiply =
+          linear.format == kBf16 ? operations::linear_bf16 : operations::linear_float32;
       return dispatch(num_pairs, [&](Share share) {
-        operations::linear_float32(share, linear, x, num_rows, num_columns, y);
+        multiply(share, linear, x, num_rows, num_columns, y);
       });
     }
     const QuantizedRows quantized = ws_.shared.quantized();

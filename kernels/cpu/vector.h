@@ -20,6 +20,29 @@ inline void prefetch(const void* p) { __builtin_prefetch(p); }
 // Into the second level: what is needed later than a few microseconds from now.
 inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
+// A number of 16 bits: the upper half of a float32. It is stored so, and computed as a float32.
+struct Bf16 {
+  uint16_t bits;
+};
+
+// The nearest bf16, ties to even; a NaN stays one, and is quiet. Not `vcvtneps2bf16`, which takes
+// subnormal numbers for zero.
+inline Bf16 round_to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const uint32_t upper = bits >> 16;
+  const uint32_t rounded = (bits + 0x7fff + (upper & 1)) >> 16;
+  return {static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? upper | 0x40 : rounded)};
+}
+
+inline float widened(Bf16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline float widened(float x) { return x; }
+
 #if defined(__AVX512F__)
 
 struct F16 {
@@ -27,11 +50,16 @@ struct F16 {
   static F16 zero() { return {_mm512_setzero_ps()}; }
   static F16 set(float x) { return {_mm512_set1_ps(x)}; }
   static F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static F16 load(const Bf16* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+  }
   // Lanes at or beyond `count` read as zero and touch no memory.
   static F16 load_first(const float* p, int count) {
     return {_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p)};
   }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
+  void store(Bf16* p) const;
   void store_first(float* p, int count) const {
     _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), v);
   }
@@ -109,6 +137,11 @@ struct F16 {
   static F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F16 set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static F16 load(const Bf16* p) { return {load_half(p), load_half(p + 8)}; }
+  static __m256 load_half(const Bf16* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
   void store(float* p) const {
     _mm256_storeu_ps(p, lo);
     _mm256_storeu_ps(p + 8, hi);
@@ -126,8 +159,14 @@ struct F16 {
     std::memcpy(r.x, p, sizeof r.x);
     return r;
   }
+  static F16 load(const Bf16* p) {
+    F16 r;
+    for (int i = 0; i < kLanes; ++i) r.x[i] = widened(p[i]);
+    return r;
+  }
   void store(float* p) const { std::memcpy(p, x, sizeof x); }
 #endif
+  void store(Bf16* p) const;
   static F16 load_first(const float* p, int count) {
     float padded[kLanes] = {};
     for (int i = 0; i < count; ++i) padded[i] = p[i];
@@ -328,6 +367,13 @@ inline F16 select_first(int count, F16 a, F16 b) {
 }
 
 #endif
+
+// Stored are keys and values, a few vectors a row: the compiler's own code will do.
+inline void F16::store(Bf16* p) const {
+  float x[kLanes];
+  store(x);
+  for (int i = 0; i < kLanes; ++i) p[i] = round_to_bf16(x[i]);
+}
 
 #if !defined(__AVX512F__)
 inline I16 as_bits(F16 a) {

@@ -73,11 +73,12 @@ class RooflineOptions:
         str | None,
         typer.Option(
             "--format",
-            help="float32, float16, int8 or int4 (default: int8 here, float16 on a GPU).",
+            help="float32, float16, bf16, int8 or int4 (default: int8 here, float16 on a GPU).",
         ),
     ] = None
     kv_format: Annotated[
-        str | None, typer.Option(help="float32, float16 or int8 (default: as for --format).")
+        str | None,
+        typer.Option(help="float32, float16, bf16 or int8 (default: as for --format)."),
     ] = None
     batch: Annotated[int, typer.Option(min=1, help="Sequences that decode together.")] = 1
     context: Annotated[

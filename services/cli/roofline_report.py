@@ -126,4 +126,4 @@ def _rounded(value: float) -> str:
 
 
 def _unit(number_format: str, prefix: str) -> str:
-    return prefix + ("FLOP" if number_format.startswith("float") else "OP")
+    return prefix + ("FLOP" if number_format.startswith(("float", "bf")) else "OP")

@@ -8,7 +8,7 @@ BLOCK_SIZE = 32  # token positions; a multiple of every SIMD width, small enough
 # Raised when the arrangement changes: a reader with another version must not map the arena.
 _LAYOUT_VERSION = 1
 
-_BYTES_PER_ELEMENT = {"float32": 4, "int8": 1}
+_BYTES_PER_ELEMENT = {"float32": 4, "bf16": 2, "int8": 1}
 _BYTES_PER_SCALE = (
     4  # int8: one float32 for the key and one for the value of each position and head
 )
@@ -22,7 +22,8 @@ class KvLayout:
     """
     Sizes of one block: `block_size` positions of one sequence in all layers.
 
-    A float32 block is `[layer][key or value][kv_head][slot][head_dim]`, C order, without padding.
+    A float32 or bf16 block is `[layer][key or value][kv_head][slot][head_dim]`, C order, without
+    padding.
     An int8 block is `[layer][kv_head]` of keys `[slot / 16][head_dim / 4][16 slots][4]`, values
     `[slot / 4][head_dim][4 slots]`, key scales and value scales `[slot]`: what the kernels' dot
     products take. For the fake engine it is `[slot]` of (token id, prefix checksum), whatever the

@@ -9,10 +9,11 @@ from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
 
 # Without scales, sums and padding, which are some 2 %; a packed file's own bytes are exact.
-BYTES_PER_WEIGHT = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
-KV_FORMATS = ("float32", "float16", "int8")
-# Numbers without arithmetic of their own are computed in the next wider one.
-_NARROW_TO_WIDE = ("int4", "int8", "float16", "float32")
+BYTES_PER_WEIGHT = {"float32": 4.0, "float16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
+KV_FORMATS = ("float32", "float16", "bf16", "int8")
+# Numbers without arithmetic of their own are computed in the next wider one. Data sheets give one
+# rate for both formats of 16 bits, which stands under float16.
+_NARROW_TO_WIDE = ("int4", "int8", "bf16", "float16", "float32")
 
 Resource = Literal["memory", "compute"]
 
@@ -73,9 +74,10 @@ class ModelSizes:
 
     def kv_bytes_per_token(self, kv_format: str) -> int:
         """Return what one position takes in all layers."""
-        known = "float32" if kv_format == "float16" else kv_format
+        # float16, which no engine of ours has, is as large as bf16.
+        known = "bf16" if kv_format == "float16" else kv_format
         layout = KvLayout(self.num_layers, self.num_kv_heads, self.head_dim, dtype=known)
-        return layout.bytes_per_token // (2 if kv_format == "float16" else 1)
+        return layout.bytes_per_token
 
     def attention_operations(self, num_pairs: int) -> int:
         """Return those of so many (row, position) pairs: a dot product, and a weighted sum."""

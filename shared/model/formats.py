@@ -10,7 +10,12 @@ _HEAD_DIMS = (64, 128, 256)
 _TILE = 64
 _MAX_HEADS_PER_KV_HEAD = 16
 
-_KV_OF: dict[WeightFormat, KvFormat] = {"float32": "float32", "int8": "int8", "int4": "int8"}
+_KV_OF: dict[WeightFormat, KvFormat] = {
+    "float32": "float32",
+    "bf16": "bf16",
+    "int8": "int8",
+    "int4": "int8",
+}
 
 
 @dataclass(frozen=True, slots=True)

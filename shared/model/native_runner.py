@@ -24,9 +24,15 @@ from slipstream.shared.model.packing import (
 )
 from slipstream.shared.model.runner import SequenceRows
 
-FORMATS = {"float32": 0, "int8": 1, "int4": 2}
+FORMATS = {"float32": 0, "int8": 1, "int4": 2, "bf16": 3}
 # What packed weights are, by their type, and how many inputs the second axis counts at once.
-_FORMATS_BY_DTYPE = {"float32": ("float32", 1), "int8": ("int8", QUAD), "uint8": ("int4", GROUP)}
+_FORMATS_BY_DTYPE = {
+    "float32": ("float32", 1),
+    "uint16": ("bf16", 1),
+    "int8": ("int8", QUAD),
+    "uint8": ("int4", GROUP),
+}
+_FLOATS = ("float32", "bf16")
 
 
 class NativeRunner:
@@ -156,7 +162,7 @@ class NativeRunner:
             num_outliers = len(outliers) * QUAD
         else:
             num_outliers = NUM_OUTLIERS if columns is not None else 0
-        is_rotated = weight_format != "float32" and takes_rotation(name, num_inputs)
+        is_rotated = weight_format not in _FLOATS and takes_rotation(name, num_inputs)
         # In front, or all of them, outliers need no list.
         is_listed = columns is None and 0 < num_outliers < num_inputs
         return structs.Linear(

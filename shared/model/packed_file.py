@@ -20,7 +20,8 @@ Array = npt.NDArray[Any]  # Any: weights, scales and indices have types of their
 
 # Kernels read whole cache lines; so does the hardware prefetcher.
 ALIGNMENT = 64
-_NAMES = {"float32": "F32", "int8": "I8", "int32": "I32", "uint8": "U8"}
+# numpy has no bf16: the bits of one are a uint16 here, of which there is nothing else.
+_NAMES = {"float32": "F32", "uint16": "BF16", "int8": "I8", "int32": "I32", "uint8": "U8"}
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _NAMES.items()}
 _PADDING = "_padding."
 

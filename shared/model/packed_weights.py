@@ -21,10 +21,12 @@ from slipstream.shared.model.packing import (
     QUAD,
     interleave,
     named,
+    pack_bf16,
     pack_float32,
     pack_int4,
     pack_int8,
     rotate_columns,
+    round_to_bf16,
     takes_rotation,
 )
 
@@ -74,11 +76,13 @@ def _pack(model_dir: Path, config: ModelConfig, weight_format: str) -> Iterator[
     if weight_format in ("int8", "int4"):
         yield from _pack_rounded(model_dir, config, loaded, tensors, weight_format)
         return
+    pack = pack_bf16 if weight_format == "bf16" else pack_float32
     for name, weights in matrices(tensors, config):
-        yield from named(name, pack_float32(weights)).items()
+        yield from named(name, pack(weights)).items()
     yield from vectors(tensors, config)
     if not config.tie_word_embeddings:
-        yield "embedding", tensors["model.embed_tokens.weight"]
+        embedding = tensors["model.embed_tokens.weight"]
+        yield "embedding", round_to_bf16(embedding) if weight_format == "bf16" else embedding
 
 
 def _pack_rounded(

@@ -18,7 +18,12 @@ QUAD = 4  # input columns that are multiplied together
 HADAMARD = 128  # block of the rotation before the down projection
 
 Weights = npt.NDArray[np.float32]
+Bf16 = npt.NDArray[np.uint16]  # the upper half of a float32's bits
 Codes = npt.NDArray[np.int8]
+
+_UPPER = 16  # bits of a float32 that bf16 keeps
+_HALF_BELOW = 0x7FFF  # just less than half of its last place
+_QUIET = 0x40  # the bit of a NaN that is not all in the lower half
 
 
 def pack_float32(weights: Weights) -> dict[str, Array]:
@@ -26,6 +31,24 @@ def pack_float32(weights: Weights) -> dict[str, Array]:
     padded = _padded(weights)
     tiles = padded.reshape(-1, TILE, padded.shape[1]).transpose(0, 2, 1)
     return {"weights": np.ascontiguousarray(tiles, np.float32)}
+
+
+def pack_bf16(weights: Weights) -> dict[str, Array]:
+    """Return the same rounded to bf16."""
+    return {name: round_to_bf16(tiles) for name, tiles in pack_float32(weights).items()}
+
+
+def round_to_bf16(values: Weights) -> Bf16:
+    """Round to the nearest bf16, ties to even, as the kernels do it; a NaN stays one."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    upper = bits >> _UPPER
+    rounded = (bits + _HALF_BELOW + (upper & 1)) >> _UPPER
+    return np.where(np.isnan(values), upper | _QUIET, rounded).astype(np.uint16)
+
+
+def widen_bf16(values: Bf16) -> Weights:
+    """Return the float32 numbers that they are."""
+    return (values.astype(np.uint32) << _UPPER).view(np.float32)
 
 
 def pack_int8(

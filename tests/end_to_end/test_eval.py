@@ -61,6 +61,19 @@ def test_eight_bits_lose_a_little(written: dict[str, Any]) -> None:
             assert row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
 
 
+def test_sixteen_bits_lose_less_than_eight(
+    written: dict[str, Any], packed_bf16: None, tmp_path: Path
+) -> None:
+    path = tmp_path / "eval.json"
+    formats = ("--format", "bf16", "--kv-format", "bf16")
+    assert 0 == run_command(["eval", *_SMALL, *formats, "--json", str(path)])
+    rows = json.loads(path.read_bytes())["rows"]
+
+    for row, of_int8 in zip(rows, written["rows"][-3:], strict=True):
+        assert 1e-6 < row["mean_kl"] < of_int8["mean_kl"] / 4
+        assert of_int8["top1_agreement"] < row["top1_agreement"] <= 1.0
+
+
 def test_weights_lose_more_than_the_kv_cache(written: dict[str, Any]) -> None:
     pooled = {
         (row["format"], row["kv_format"]): row["mean_kl"]

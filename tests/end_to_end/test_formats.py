@@ -1,4 +1,4 @@
-"""Eight bits for weights and KV: a real stack gives one request the same tokens on every path."""
+"""Formats of weights and KV: a real stack gives one request the same tokens on every path."""
 
 import asyncio
 import random
@@ -10,7 +10,6 @@ from . import client, stack
 
 pytestmark = [pytest.mark.nats, pytest.mark.model, pytest.mark.timeout(240)]
 
-_FORMAT = ["--format", "int8", "--kv-format", "int8"]
 _NUM_TOKENS = 64
 _PROMPT = (
     "The history of the steam engine begins with " + "pumps that lifted water out of mines, " * 9
@@ -27,38 +26,41 @@ _REQUESTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def int8_stack(
-    packed_int8: None, tmp_path_factory: pytest.TempPathFactory
+@pytest.fixture(scope="module", params=["int8", "bf16"])
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[stack.Stack]:
-    arguments = ["--kv-memory", "512MiB", "--threads", "2", *_FORMAT]
-    running = stack.Stack(arguments, {}, tmp_path_factory.mktemp("int8"))
+    name = request.param
+    request.getfixturevalue(f"packed_{name}")
+    arguments = ["--kv-memory", "512MiB", "--threads", "2", "--format", name, "--kv-format", name]
+    started = stack.Stack(arguments, {}, tmp_path_factory.mktemp(name))
     try:
-        yield running
-        assert 0 == running.stop()
+        yield started
+        assert 0 == started.stop()
     finally:
-        running.close()
+        started.close()
 
 
 @pytest.fixture
-async def int8_client(int8_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with client.connected(int8_stack.nats_url) as connected:
+async def connection(running: stack.Stack) -> AsyncIterator[client.Client]:
+    async with client.connected(running.nats_url) as connected:
         yield connected
 
 
-async def test_the_answer_says_what_computed_it_and_makes_sense(int8_client: client.Client) -> None:
+async def test_the_answer_says_what_computed_it_and_makes_sense(
+    connection: client.Client, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["running"]
     question = [{"role": "user", "content": "What is the capital of France?"}]
 
-    answer = await int8_client.ask({"messages": question, "temperature": 0})
+    answer = await connection.ask({"messages": question, "temperature": 0})
 
     assert "Paris" in client.text_of(answer)
-    assert answer["numerics"].startswith("int8/kv-int8/native-")
+    assert answer["numerics"].startswith(f"{name}/kv-{name}/native-")
 
 
 @pytest.mark.parametrize("name", _REQUESTS)
-async def test_a_request_has_one_answer_on_every_path(
-    int8_client: client.Client, name: str
-) -> None:
+async def test_a_request_has_one_answer_on_every_path(connection: client.Client, name: str) -> None:
     """Alone or among strangers, prefilled here or there, with drafts or without: bit for bit."""
     request = {
         **_REQUESTS[name],
@@ -67,7 +69,7 @@ async def test_a_request_has_one_answer_on_every_path(
         "ignore_eos": True,
     }
     expected = client.token_ids_of(
-        await int8_client.ask({**request, "route": "remote", "speculation": "off"})
+        await connection.ask({**request, "route": "remote", "speculation": "off"})
     )
 
     paths = {
@@ -76,13 +78,13 @@ async def test_a_request_has_one_answer_on_every_path(
         "local, drafted": {"route": "local"},
     }
     found = {
-        path: client.token_ids_of(await int8_client.ask({**request, **more}))
+        path: client.token_ids_of(await connection.ask({**request, **more}))
         for path, more in paths.items()
     }
     for route in ("remote", "local"):
         answers = await asyncio.gather(
-            int8_client.ask({**request, "route": route}),
-            *(int8_client.ask(_stranger(route, number)) for number in range(15)),
+            connection.ask({**request, "route": route}),
+            *(connection.ask(_stranger(route, number)) for number in range(15)),
         )
         found[f"{route}, among strangers"] = client.token_ids_of(answers[0])
 

@@ -49,7 +49,7 @@ def evaluation(tmp_path: Path) -> Evaluation:
     [
         (["--format", "int8,int3"], f"--format: 'int3' is no.*{', '.join(WEIGHT_FORMATS)}"),
         (["--format", ""], "--format: '' is no"),
-        (["--kv-format", "bf8"], "--kv-format: 'bf8' is no.*float32, int8"),
+        (["--kv-format", "bf8"], "--kv-format: 'bf8' is no.*float32, bf16, int8"),
         (["--text", "missing.txt"], "--text missing.txt can't be read .No such file.*name a file"),
         (["--text", "."], "--text . can't be read .Is a directory.*name a file"),
         (["--text", "latin.txt"], "--text latin.txt is not UTF-8 .byte 1.*convert it"),

@@ -65,11 +65,25 @@ def test_an_error_names_what_there_is(
     assert words in capsys.readouterr().err
 
 
+def test_bf16_stands_where_float16_stands_on_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, shown = [], []
+    for name in ("bf16", "float16"):
+        arguments = ("--model", "7b", "--hardware", "H100", "--context", "100", "--format", name)
+        found.append(walls(*arguments, path=tmp_path / name)["steps"])
+        shown.append(capsys.readouterr().out.partition("\n\n")[2])
+
+    assert found[0] == found[1]
+    assert shown[0] == shown[1]
+
+
 @pytest.mark.parametrize(
     ("weights", "kv", "expected"),
     [
         ("int8", None, [EngineFormat("int8", "int8")]),
         ("float32,int8", None, [EngineFormat(each, each) for each in ("float32", "int8")]),
+        ("bf16,int8", None, [EngineFormat(each, each) for each in ("bf16", "int8")]),
         ("float32, int8", "int8", [EngineFormat(each, "int8") for each in ("float32", "int8")]),
         ("int8,int8", "float32,int8", [EngineFormat("int8", kv) for kv in ("float32", "int8")]),
         ("torch,torch", "int8", [_TORCH]),

@@ -73,7 +73,7 @@ def test_weights_are_those_of_the_matrices_that_are_packed() -> None:
     assert packed == _SIZES.num_weights
 
 
-@pytest.mark.parametrize("kv_format", ["float32", "int8"])
+@pytest.mark.parametrize("kv_format", ["float32", "bf16", "int8"])
 def test_a_position_takes_what_its_layout_says(kv_format: str) -> None:
     layout = KvLayout(2, 2, 8, dtype=kv_format)
 
@@ -124,9 +124,12 @@ def test_a_number_of_bytes_that_is_known_goes_before_the_count() -> None:
 
 
 def test_numbers_without_arithmetic_are_computed_in_wider_ones() -> None:
-    rates = [_SLOW_MEMORY.rate_of(name) for name in ("int4", "int8", "float16", "float32")]
+    """On a GPU bf16 is as fast as float16, under whose name the rate stands."""
+    names = ("int4", "int8", "bf16", "float16", "float32")
+    rates = [_SLOW_MEMORY.rate_of(name) for name in names]
 
-    assert [4e10, 4e10, 1e10, 1e10] == rates
+    assert [4e10, 4e10, 1e10, 1e10, 1e10] == rates
+    assert 312e12 == named_hardware("A100-80G").rate_of("bf16")
     with pytest.raises(ConfigurationError, match="not for float32"):
         Hardware("integers", 1.0, {"int8": 1.0}).rate_of("float32")
 

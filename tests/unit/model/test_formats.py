@@ -44,6 +44,8 @@ def levels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("auto", "auto", "float32", Formats("int8", "float32")),
         ("auto", "float32", "int8", Formats("float32", "int8")),
         ("auto", "int8", "float32", Formats("int8", "float32")),
+        ("auto", "bf16", "auto", Formats("bf16", "bf16")),
+        ("native", "auto", "bf16", Formats("int8", "bf16")),
     ],
 )
 @pytest.mark.usefixtures("levels")

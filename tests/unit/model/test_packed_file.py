@@ -4,13 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+import torch
+from safetensors.torch import load_file
 
 from slipstream.shared.errors import ModelError
 from slipstream.shared.model.packed_file import ALIGNMENT, PackedFile, write_packed
 
 ARRAYS = {
     "codes": np.arange(-5, 5, dtype=np.int8),
+    "halves": np.array([0x3F80, 0xC000, 0x0001], np.uint16),
     "scales": np.linspace(0, 1, 7, dtype=np.float32),
     "columns": np.arange(33, dtype=np.int32).reshape(3, 11),
 }
@@ -43,6 +45,8 @@ def test_the_file_is_an_ordinary_safetensors_file(path: Path) -> None:
 
     assert ARRAYS.keys() <= read.keys()
     np.testing.assert_array_equal(read["codes"], ARRAYS["codes"])
+    assert torch.bfloat16 == read["halves"].dtype
+    assert [1.0, -2.0, 2.0**-133] == read["halves"].tolist()
 
 
 def test_arrays_cannot_be_written(path: Path) -> None:

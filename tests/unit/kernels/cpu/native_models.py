@@ -20,7 +20,7 @@ from slipstream.shared.model.packed_weights import (
     quantized_matrix,
     vectors,
 )
-from slipstream.shared.model.packing import named, pack_float32
+from slipstream.shared.model.packing import named, pack_bf16, pack_float32, round_to_bf16
 from slipstream.shared.model.runner import SequenceRows
 
 NUM_BLOCKS = 96
@@ -104,6 +104,8 @@ class TinyModel:
         for name, weights in matrices(self.tensors, self.config):
             if weight_format == "float32":
                 parts = pack_float32(weights)
+            elif weight_format == "bf16":
+                parts = pack_bf16(weights)
             elif weight_format.startswith("int4") and name != "head":
                 parts = pack_matrix_int4(name, weights, self.strengths(name), weight_format)
             else:
@@ -144,7 +146,10 @@ def _with_nan(head: dict[str, Array], token_id: int) -> dict[str, Array]:
     if "scales" in ill:
         ill["scales"][token_id] = np.nan
     else:
-        ill["weights"][token_id // 16, :, token_id % 16] = np.nan
+        nan = np.float32(np.nan)
+        is_bf16 = ill["weights"].dtype == np.uint16
+        row = ill["weights"][token_id // 16, :, token_id % 16]
+        row[:] = round_to_bf16(np.array(nan)) if is_bf16 else nan
     return ill
 
 

@@ -15,7 +15,7 @@ from slipstream.kernels.cpu.operations import (
     aligned_bytes,
 )
 from slipstream.shared.model.int4_grid import GROUP, IntegerGrid
-from slipstream.shared.model.packing import QUAD, pack_float32, pack_int4, pack_int8
+from slipstream.shared.model.packing import QUAD, pack_bf16, pack_float32, pack_int4, pack_int8
 
 POISON = 0xFF  # NaN in float32
 _GUARD = 192  # bytes in front of an output and behind it
@@ -228,10 +228,12 @@ def _rms_norm(operations: Operations, x: Floats, poisoned: Poisoned) -> Rows:
     return {"outputs": operations.rms_norm(x, NORM, EPSILON, poisoned.floats(*x.shape))}
 
 
-def _linear(operations: Operations, x: Floats, poisoned: Poisoned) -> Rows:
-    matrix = Matrix(**pack_float32(FLOATS))
-    out = poisoned.floats(len(x), NUM_COLUMNS)
-    return {"outputs": operations.linear(x, [matrix], NUM_COLUMNS, out)}
+def _float_case(name: str, matrix: Matrix) -> Case:
+    def run(operations: Operations, x: Floats, poisoned: Poisoned) -> Rows:
+        out = poisoned.floats(len(x), NUM_COLUMNS)
+        return {"outputs": operations.linear(x, [matrix], NUM_COLUMNS, out)}
+
+    return Case(name, matrix.num_inputs, run)
 
 
 def _silu(operations: Operations, x: Floats, poisoned: Poisoned) -> Rows:
@@ -248,7 +250,8 @@ CASES = [
     Case("rms_norm", 96, _rms_norm),
     Case("silu_and_multiply", 2 * 80, _silu),
     Case("add", 48, _add),
-    Case("linear_float32", 83, _linear),
+    _float_case("linear_float32", Matrix(**pack_float32(FLOATS))),
+    _float_case("linear_bf16", Matrix(**pack_bf16(FLOATS))),
     *(_quantize_case(of) for of in CODED),
     *(_linear_case(of) for of in CODED),
 ]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from slipstream.kernels.cpu.operations import Floats, Operations, Queries
 from slipstream.kernels.cpu.paged_batch import BLOCK_SIZE, HeadSizes, PagedBatch, PagedRows
-from slipstream.shared.model.packing import rotary_tables
+from slipstream.shared.model.packing import rotary_tables, widen_bf16
 
 from .operation_cases import POISON, Poisoned
 
@@ -90,9 +90,11 @@ def attend(operations: Operations, cache: Cache, rows: list[RowRange]) -> Floats
 
 
 def float_cache(cache: Cache) -> Floats:
-    """Return [blocks, layers, 2, kv_heads, block_size, head_dim]: float32 bytes are that."""
+    """Return [blocks, layers, 2, kv_heads, block_size, head_dim]; of bf16 a copy, widened."""
     sizes = cache.sizes
     shape = (-1, NUM_LAYERS, 2, sizes.num_kv_heads, BLOCK_SIZE, sizes.head_dim)
+    if sizes.kv_format == "bf16":
+        return widen_bf16(cache.kv.view(np.uint16)).reshape(shape)
     return cache.kv.view(np.float32).reshape(shape)
 
 

@@ -8,10 +8,16 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from slipstream.kernels import reference, reference_int8
+from slipstream.kernels import reference, reference_bf16, reference_int8
 from slipstream.kernels.cpu import loader
 from slipstream.kernels.cpu.operations import Matrix, Operations, Quantized
-from slipstream.shared.model.packing import HADAMARD, interleave, pack_float32
+from slipstream.shared.model.packing import (
+    HADAMARD,
+    interleave,
+    pack_bf16,
+    pack_float32,
+    round_to_bf16,
+)
 
 from .operation_cases import (
     CASES,
@@ -32,7 +38,7 @@ from .operation_cases import (
 )
 
 LEVELS = loader.available_levels()
-# Around the tiles of 16 and 32 rows, and the blocks of 4 and 12 of float32.
+# Around the tiles of 16 and 32 rows, and the blocks of 4 and 12 of floats.
 NUM_ROWS = (1, 2, 3, 5, 13, 16, 17, 31, 32, 33, 70)
 # Half a unit in the last place of float32: what one rounding costs.
 UNIT = 2.0**-24
@@ -167,6 +173,23 @@ def test_linear_float32_is_off_by_its_roundings(
         assert (np.abs(found - expected[:num_rows]) <= allowed[:num_rows]).all(), num_rows
 
 
+@pytest.mark.parametrize("num_inputs", [1, 83, 576])
+@pytest.mark.parametrize("num_columns", [32, NUM_COLUMNS])
+def test_linear_bf16_gives_the_bits_of_float32_on_the_numbers_that_the_twin_keeps(
+    num_inputs: int, num_columns: int, operations: Operations
+) -> None:
+    x, weights = random_rows(max(NUM_ROWS), num_inputs), float_matrix(num_columns, num_inputs)
+    kept = reference_bf16.narrow(torch.from_numpy(weights)).float().numpy()
+    matrix, same = Matrix(**pack_bf16(weights)), Matrix(**pack_float32(kept))
+    assert matrix.weights.nbytes * 2 == same.weights.nbytes
+
+    for num_rows in NUM_ROWS:
+        found = operations.linear(x[:num_rows], [matrix], num_columns)
+
+        expected = operations.linear(x[:num_rows], [same], num_columns)
+        np.testing.assert_array_equal(found, expected, f"{num_rows} rows")
+
+
 @pytest.mark.parametrize("of", [PLAIN, WITH_OUTLIERS, *INT4], ids=str)
 def test_quantize_gives_the_integers_and_scales_of_the_twin(
     of: CodedMatrix, operations: Operations
@@ -288,19 +311,24 @@ def test_matrices_take_turns(operations: Operations) -> None:
 TOKENS = np.array([300, 0, 17, 17, 15, 16], np.int32)
 
 
-def test_embed_looks_up_rows(operations: Operations) -> None:
+@pytest.mark.parametrize("weight_format", ["float32", "bf16"])
+def test_embed_looks_up_rows(weight_format: str, operations: Operations) -> None:
     table = random_rows(301, 96)
-    expected = reference.embed(torch.from_numpy(TOKENS), wide(table)).numpy()
+    kept = torch.from_numpy(table)
+    stored: npt.NDArray[np.float32] | npt.NDArray[np.uint16] = table
+    if weight_format == "bf16":
+        kept, stored = reference_bf16.narrow(kept), round_to_bf16(table)
+    expected = reference.embed(torch.from_numpy(TOKENS), kept).float().numpy()
     poisoned = Poisoned()
 
-    found = operations.embed(TOKENS, table, poisoned.floats(len(TOKENS), 96))
+    found = operations.embed(TOKENS, stored, poisoned.floats(len(TOKENS), 96))
 
     poisoned.check()
     np.testing.assert_array_equal(found, expected)
 
 
 def test_embed_looks_up_rows_of_the_packed_head(operations: Operations) -> None:
-    """Of float32 the very numbers; of int8 the product of code and scale, rounded once."""
+    """Of floats the very numbers; of int8 the product of code and scale, rounded once."""
     weights = float_matrix(301, 192)
     of = CodedMatrix.random(301, 192, has_outliers=True)
     ids = torch.from_numpy(TOKENS)
@@ -308,12 +336,15 @@ def test_embed_looks_up_rows_of_the_packed_head(operations: Operations) -> None:
     expected[:, order(192)] = reference_int8.embed(ids, wide(of.codes), wide(of.scales)).numpy()
     poisoned = Poisoned()
 
-    matrix = Matrix(**pack_float32(weights))
-    of_floats = operations.embed(TOKENS, matrix, poisoned.floats(len(TOKENS), 192))
-    of_codes = operations.embed(TOKENS, of.packed, poisoned.floats(len(TOKENS), 192))
+    of_floats, of_bf16, of_codes = (
+        operations.embed(TOKENS, head, poisoned.floats(len(TOKENS), 192))
+        for head in (Matrix(**pack_float32(weights)), Matrix(**pack_bf16(weights)), of.packed)
+    )
 
     poisoned.check()
     np.testing.assert_array_equal(of_floats, reference.embed(ids, wide(weights)).numpy())
+    kept = reference_bf16.narrow(torch.from_numpy(weights)).float()
+    np.testing.assert_array_equal(of_bf16, reference.embed(ids, kept).numpy())
     np.testing.assert_array_equal(of_codes, expected)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from slipstream.kernels import reference, reference_int8
 from slipstream.kernels.cpu import loader
 from slipstream.kernels.cpu.operations import Floats, Operations
 from slipstream.kernels.cpu.paged_batch import BLOCK_SIZE
+from slipstream.shared.model.packing import round_to_bf16
 
 from .operation_cases import POISON
 from .paged_cases import (
@@ -27,7 +29,7 @@ from .paged_cases import (
 )
 
 LEVELS = loader.available_levels()
-FORMATS = ["float32", "int8"]
+FORMATS = ["float32", "bf16", "int8"]
 # Odd groups of query heads, and all sizes that a head may have.
 HEADS = [(9, 3, 64), (2, 2, 128), (4, 1, 256)]
 # Around a block of 32 and a segment of 256; the last has three segments.
@@ -95,6 +97,33 @@ def test_float32_heads_are_rotated_into_their_slots(heads: Heads, operations: Op
 
 
 @pytest.mark.parametrize("heads", HEADS)
+def test_bf16_heads_are_those_of_float32_rounded(heads: Heads, operations: Operations) -> None:
+    """
+    Bit for bit as numpy rounds them, slots of nobody included; and queries stay as they are.
+
+    Values go in as they come out of the projection: here with random upper halves of their bits,
+    NaN and subnormal among them, and lower ones around a tie.
+    """
+    rng = np.random.default_rng(1)
+    cache, exact = (
+        Cache(head_sizes(*heads, kv_format), [70, 33]) for kv_format in ("bf16", "float32")
+    )
+    for qkv in cache.qkv:
+        values = qkv[:, -heads[1] :]
+        upper = rng.integers(0, 2**16, values.shape, np.uint32)
+        lower = rng.choice(np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32), upper.shape)
+        values[:] = (upper << 16 | lower).view(np.float32)
+    exact.qkv = cache.qkv
+
+    found = finish_heads(operations, cache, cache.all_rows())
+    expected = finish_heads(operations, exact, exact.all_rows())
+
+    np.testing.assert_array_equal(found.floats, expected.floats)
+    rounded = round_to_bf16(exact.kv.view(np.float32))
+    np.testing.assert_array_equal(cache.kv.view(np.uint16), rounded)
+
+
+@pytest.mark.parametrize("heads", HEADS)
 def test_int8_heads_are_rounded_to_the_nearest(heads: Heads, operations: Operations) -> None:
     """
     Values to the very integers of the twin: nothing is added up before they are rounded.
@@ -144,17 +173,18 @@ def test_int8_heads_leave_other_slots_alone(heads: Heads, operations: Operations
         assert others.all()
 
 
+@pytest.mark.parametrize("kv_format", ["float32", "bf16"])
 @pytest.mark.parametrize("num_rows", NUM_ROWS)
 @pytest.mark.parametrize("heads", HEADS)
-def test_float32_attention_equals_the_twin(
-    heads: Heads, num_rows: int, operations: Operations
+def test_float_attention_equals_the_twin(
+    heads: Heads, num_rows: int, kv_format: str, operations: Operations
 ) -> None:
     """
     Of the stored numbers. A score, of size 30, is a sum in 16 chains: 20 roundings of its size.
 
     That is the relative error of a weight, and so of the result.
     """
-    cache = filled(operations, heads, "float32")
+    cache = filled(operations, heads, kv_format)
     rows = last_rows(num_rows)
     queries = finish_heads(operations, cache, rows).floats
     # The twin divides by sqrt(dim) itself, and its softmax has base e.
@@ -170,6 +200,23 @@ def test_float32_attention_equals_the_twin(
     found = attend(operations, cache, rows)
 
     np.testing.assert_allclose(found, expected, atol=30 * 20 * UNIT)
+
+
+@pytest.mark.parametrize("num_rows", NUM_ROWS)
+@pytest.mark.parametrize("heads", HEADS)
+def test_bf16_attention_gives_the_bits_of_float32_on_the_same_numbers(
+    heads: Heads, num_rows: int, operations: Operations
+) -> None:
+    cache = filled(operations, heads, "bf16")
+    rows = last_rows(num_rows)
+    found = attend(operations, cache, rows)
+    wider = Cache(replace(cache.sizes, kv_format="float32"), CONTEXTS)
+    queries = finish_heads(operations, wider, rows)
+    wider.kv[:] = float_cache(cache).view(np.uint8).reshape(-1)
+
+    expected = operations.attend(wider.batch(rows), LAYER_IDX, queries)
+
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("num_rows", NUM_ROWS)

@@ -1,6 +1,7 @@
 """The unfused step beside the fused one: the same bits, by the same kernels."""
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,14 +12,9 @@ from slipstream.shared.model.native_runner import NativeRunner
 from .native_models import NUM_BLOCKS, TinyModel, open_runner, rows, tiny_config
 
 LEVELS = loader.available_levels()
-FORMATS = [
-    ("float32", "float32"),
-    ("int8", "float32"),
-    ("int8", "int8"),
-    ("float32", "int8"),
-    ("int4", "int8"),
-    ("int4_carried", "int8"),
-]
+NAMES = ("float32", "bf16", "int8", "int4", "int4_carried")
+# Of weights and KV.
+FORMATS = [*product(NAMES[:3], repeat=2), ("int4", "int8"), ("int4_carried", "int8")]
 TOKENS = np.random.default_rng(1).integers(0, 300, 400).tolist()
 SCATTERED = np.random.default_rng(2).permutation(np.arange(1, NUM_BLOCKS))
 TABLES = [part.tolist() for part in np.split(SCATTERED[:40], 4)]
@@ -47,7 +43,7 @@ Open = Callable[..., NativeRunner]
 def open_format(tmp_path_factory: pytest.TempPathFactory) -> Open:
     model = TinyModel.random(tiny_config())
     folder = tmp_path_factory.mktemp("packed")
-    paths = {name: model.write(folder / name, name) for name in {name for name, _ in FORMATS}}
+    paths = {name: model.write(folder / name, name) for name in NAMES}
 
     def opened(weight_format: str, kv_format: str, **more: object) -> NativeRunner:
         return open_runner(paths[weight_format], model.config, kv_format, **more)  # type: ignore[arg-type]

@@ -14,6 +14,15 @@ def test_a_block_holds_keys_and_values_of_all_layers() -> None:
     assert 32 * layout.bytes_per_token == layout.block_bytes
 
 
+@pytest.mark.parametrize(("dtype", "head_bytes"), [("float32", 256), ("bf16", 128), ("int8", 68)])
+def test_a_format_has_its_bytes_for_a_head(dtype: str, head_bytes: int) -> None:
+    """Int8 has a scale with them."""
+    layout = KvLayout(num_layers=5, num_kv_heads=3, head_dim=64, dtype=dtype)
+
+    assert 5 * 2 * 3 * head_bytes == layout.bytes_per_token
+    assert f" {dtype} " in layout.fingerprint
+
+
 def test_the_fake_engine_takes_16_bytes_a_slot_whatever_the_model() -> None:
     layout = KvLayout(num_layers=30, num_kv_heads=3, head_dim=64, kind="fake")
 
@@ -28,9 +37,11 @@ def test_any_difference_shows_in_the_fingerprint() -> None:
         dataclasses.replace(layout, head_dim=8),
         dataclasses.replace(layout, block_size=16),
         dataclasses.replace(layout, kind="fake"),
+        dataclasses.replace(layout, dtype="bf16"),
+        dataclasses.replace(layout, dtype="int8"),
     ]
 
-    assert 6 == len({layout.fingerprint, *(other.fingerprint for other in others)})
+    assert 8 == len({layout.fingerprint, *(other.fingerprint for other in others)})
 
 
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(0, 0), (1, 1), (32, 1), (33, 2)])

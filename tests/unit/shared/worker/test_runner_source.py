@@ -69,6 +69,8 @@ def test_a_model_that_the_kernels_do_not_take_is_refused_where_they_were_asked_f
     [
         (Formats("int8", "float32"), {}),
         (Formats("float32", "int8"), {}),
+        (Formats("bf16", "float32"), {}),
+        (Formats("float32", "bf16"), {}),
         (EXACT, {"engine": "native"}),
         (EXACT, {"isa": "avx2"}),
     ],
@@ -80,6 +82,12 @@ def test_what_only_the_kernels_can_do_is_refused_with_the_remedy(
         runner_source._library(served(formats), config(**more))
 
 
-def test_torch_refuses_formats_that_it_does_not_have() -> None:
+@pytest.mark.parametrize("field", ["weight_format", "kv_format"])
+@pytest.mark.parametrize("name", ["int8", "bf16"])
+def test_torch_refuses_formats_that_it_does_not_have(field: str, name: str) -> None:
     with pytest.raises(ConfigurationError, match="float32 only"):
-        config(engine="torch", weight_format="int8")
+        config(engine="torch", **{field: name})
+
+
+def test_torch_takes_what_it_has() -> None:
+    assert "torch" == config(engine="torch", weight_format="float32", kv_format="auto").engine
