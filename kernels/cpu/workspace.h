@@ -43,10 +43,10 @@ struct Activations {
   Buffer<int8_t> high;
   Buffer<float> scales;
 
-  void reserve(int num_rows, int k) {
+  void reserve(int num_rows, int k, bool is_float32) {
     // Whole tile pairs: what lies beyond the rows is computed and not looked at.
     const size_t rows = (static_cast<size_t>(num_rows) + 31) / 32 * 32;
-    floats.reserve(rows * static_cast<size_t>(k));
+    if (is_float32) return floats.reserve(rows * static_cast<size_t>(k));
     low.reserve(rows * static_cast<size_t>(k));
     high.reserve(rows * kNumOutliers);
     scales.reserve(rows);
@@ -85,9 +85,10 @@ struct Workspace {
     query_planes.reserve(2 * rows * heads);
     query_scales.reserve(rows * static_cast<size_t>(model.num_heads));
     const int widest = std::max({model.hidden, model.intermediate, static_cast<int>(heads)});
-    shared.reserve(num_rows, widest);
+    const bool is_float32 = model.weight_format == kFloat32;
+    shared.reserve(num_rows, widest, is_float32);
     own.resize(std::max(own.size(), static_cast<size_t>(num_threads)));
-    for (auto& each : own) each.reserve(std::min(num_rows, num_own_rows), widest);
+    for (auto& each : own) each.reserve(std::min(num_rows, num_own_rows), widest, is_float32);
     reserve_scratch(num_threads, 2 * widest);
   }
 

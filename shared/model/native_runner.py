@@ -12,7 +12,8 @@ from slipstream.kernels.cpu.loader import NativeLibrary
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.packed_file import Array, PackedFile
-from slipstream.shared.model.packing import HADAMARD, NUM_OUTLIERS, PACKING_VERSION, rotary_tables
+from slipstream.shared.model.packing import HADAMARD, NUM_OUTLIERS, PACKING_VERSION
+from slipstream.shared.model.rotary_memory import RotaryMemory
 from slipstream.shared.model.runner import SequenceRows
 
 FORMATS = {"float32": 0, "int8": 1}
@@ -48,6 +49,7 @@ class NativeRunner:
         self._block_bytes = layout.block_bytes
         self._kv = np.frombuffer(kv, np.uint8)
         self._kept: list[Array] = []  # what the structs point to
+        self._rotary = RotaryMemory(config)
         self._layers = (structs.Layer * config.num_layers)()
         self._model = self._describe(packed, config, layout)
         self._engine = library.new_engine(num_threads)
@@ -55,6 +57,7 @@ class NativeRunner:
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """Run one packed pass; see `ModelRunner`."""
         self.num_forwards += 1
+        self._rotary.reach(max(rows.context_len for rows in batch))
         token_ids = np.array(
             [t for rows in batch for t in rows.token_ids[rows.num_computed_tokens :]], np.int32
         )
@@ -95,6 +98,10 @@ class NativeRunner:
         """
         return self._library.share_cores(self._engine, ledger)
 
+    def rest(self) -> None:
+        """Free the buffers of past steps: after a chunk of 512 rows they are 9 MB."""
+        self._library.rest(self._engine)
+
     def close(self) -> None:
         """End the compute threads."""
         if self._engine:
@@ -103,9 +110,6 @@ class NativeRunner:
             self._kv = np.empty(0, np.uint8)
 
     def _describe(self, packed: PackedFile, config: ModelConfig, layout: KvLayout) -> structs.Model:
-        cosines, sines = rotary_tables(
-            config.head_dim, config.rope_theta, config.max_context_length
-        )
         for layer_idx, layer in enumerate(self._layers):
             self._fill_layer(layer, packed, f"layers.{layer_idx}", config)
         return structs.Model(
@@ -120,8 +124,8 @@ class NativeRunner:
             kv_format=FORMATS[layout.dtype],
             max_context=config.max_context_length,
             epsilon=config.rms_norm_eps,
-            cosines=self._pointer(cosines),
-            sines=self._pointer(sines),
+            cosines=self._pointer(self._rotary.cosines),
+            sines=self._pointer(self._rotary.sines),
             final_norm=self._pointer(packed["final_norm"]),
             layers=ctypes.addressof(self._layers),
             head=self._linear(packed, "head"),
