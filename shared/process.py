@@ -10,6 +10,7 @@ from slipstream.shared.config import ServiceConfig
 from slipstream.shared.ids import WorkerId, new_worker_id
 from slipstream.shared.lifecycle import Service, cancel_all, run_service
 from slipstream.shared.messages.common import Role
+from slipstream.shared.process_memory import give_back, share_one_heap
 from slipstream.shared.telemetry.logging import configure_logging
 from slipstream.shared.telemetry.tracing import Tracer, create_tracer
 
@@ -35,6 +36,7 @@ class _Framed:
         self._bus = await NatsBus.connect(self._config.nats_url, self.worker_id)
         self._service = self._make(self._bus, self._tracer, self.worker_id)
         await self._service.start()
+        give_back()
 
     async def wait(self) -> None:
         assert self._service is not None, "started before it is waited for"
@@ -61,6 +63,7 @@ class _Framed:
 
 def run_process(role: Role, config: ServiceConfig, make: Make) -> int:
     """Run a service in this process until a signal; return the exit status."""
+    share_one_heap()
     worker_id = new_worker_id(role)
     configure_logging(
         f"slipstream-{role}",

@@ -73,6 +73,11 @@ SLIPSTREAM_EXPORT int slipstream_engine_share_cores(void* engine, const char* pa
   }
 }
 
+// Free the buffers of past steps; the next one makes those that it needs. Not during a step.
+SLIPSTREAM_EXPORT void slipstream_engine_rest(void* engine) {
+  static_cast<Engine*>(engine)->workspace = slipstream::Workspace();
+}
+
 // Run one step. 0, or 1 when there is no memory for a batch of this size.
 SLIPSTREAM_EXPORT int slipstream_step(void* engine, const slipstream::Model* model,
                                       const slipstream::Step* step) {

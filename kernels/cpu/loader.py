@@ -33,6 +33,7 @@ class NativeLibrary:
         self._functions = ctypes.CDLL(str(path))
         self._functions.slipstream_engine_new.restype = ctypes.c_void_p
         self._functions.slipstream_engine_free.argtypes = [ctypes.c_void_p]
+        self._functions.slipstream_engine_rest.argtypes = [ctypes.c_void_p]
         self._functions.slipstream_engine_share_cores.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self._functions.slipstream_step.argtypes = [
             ctypes.c_void_p,
@@ -53,6 +54,10 @@ class NativeLibrary:
     def free_engine(self, handle: int) -> None:
         """End the pool and give its memory back."""
         self._functions.slipstream_engine_free(handle)
+
+    def rest(self, handle: int) -> None:
+        """Free the buffers of past steps; the next one makes those that it needs."""
+        self._functions.slipstream_engine_rest(handle)
 
     def share_cores(self, handle: int, ledger: Path) -> bool:
         """Share cores with all who name the same file; False where that can't be done."""

@@ -40,7 +40,7 @@ class StepRun {
     check_integrity(model, step);
     num_qkv_ = (m_.num_heads + 2 * m_.num_kv_heads) * m_.head_dim;
     ws_.plan.make(model, step, num_threads);
-    ws_.reserve(model, step.num_rows, kPanelRows, num_threads);
+    ws_.reserve(model, step.num_rows, own_rows() ? kPanelRows : kRowsForEach, num_threads);
     ws_.reserve_attention(model, model.num_layers);
   }
 
@@ -69,8 +69,9 @@ class StepRun {
   float* gated(int row) { return ws_.gated.data() + static_cast<int64_t>(row) * m_.intermediate; }
   float* qkv(int row) { return ws_.qkv.data() + static_cast<int64_t>(row) * num_qkv_; }
 
+  bool own_rows() const { return s_.num_rows >= kOwnRows * num_threads_; }
   Part part_of(int thread) const {
-    if (s_.num_rows < kOwnRows * num_threads_) return {thread, {0, s_.num_rows}, false};
+    if (!own_rows()) return {thread, {0, s_.num_rows}, false};
     // Whole tile pairs: no two threads write to one.
     const Range blocks = share((s_.num_rows + kPairRows - 1) / kPairRows, thread, num_threads_);
     return {thread,

@@ -44,10 +44,10 @@ struct Activations {
   Buffer<int8_t> high;
   Buffer<float> scales;
 
-  void reserve(int num_rows, int k, int num_outliers) {
+  void reserve(int num_rows, int k, bool is_of_floats, int num_outliers) {
     // Whole tile pairs: what lies beyond the rows is computed and not looked at.
     const size_t rows = (static_cast<size_t>(num_rows) + 31) / 32 * 32;
-    floats.reserve(rows * static_cast<size_t>(k));
+    if (is_of_floats) return floats.reserve(rows * static_cast<size_t>(k));
     low.reserve(rows * static_cast<size_t>(k));
     high.reserve(rows * static_cast<size_t>(num_outliers));
     scales.reserve(rows);
@@ -93,9 +93,12 @@ struct Workspace {
       num_outliers = std::max(num_outliers, static_cast<int>(linear.num_outliers));
       unpacked_bytes = std::max(unpacked_bytes, linear_scratch_bytes(linear));
     });
-    shared.reserve(num_rows, widest, num_outliers);
+    const bool is_of_floats = is_float(model.head.format);
+    shared.reserve(num_rows, widest, is_of_floats, num_outliers);
     own.resize(std::max(own.size(), static_cast<size_t>(num_threads)));
-    for (auto& each : own) each.reserve(std::min(num_rows, num_own_rows), widest, num_outliers);
+    for (auto& each : own) {
+      each.reserve(std::min(num_rows, num_own_rows), widest, is_of_floats, num_outliers);
+    }
     reserve_scratch(num_threads, 2 * widest);
     reserve_unpacked(num_threads, unpacked_bytes);
   }

@@ -2,166 +2,60 @@
 
 import dataclasses
 import inspect
-import typing
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from slipstream.services.cli.console import resolve_cache_dir
-from slipstream.services.cli.sizes import parse_size
-from slipstream.shared.config import FakeEngineConfig, ServiceConfig
+from slipstream.services.cli.settings import (
+    PARENT,
+    PREFIX,
+    SETTINGS,
+    ConfigT,
+    Option,
+    build,
+    options_of,
+    variable_of,
+)
 from slipstream.shared.lifecycle import end_with_parent
-
-ConfigT = TypeVar("ConfigT", bound=ServiceConfig)
-PREFIX = "SLIPSTREAM_"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a field is called outside, and what it means."""
-
-    help: str
-    name: str | None = None  # of option and variable; else the field's own
-    option: str | None = None  # where the option differs from the name
-
-
-SETTINGS = {
-    "nats_url": Setting("NATS server.", option="nats"),
-    "model": Setting("Name, Hugging Face directory, GGUF file or hub id."),
-    "cache_dir": Setting("Where models are kept (default: ~/.cache/slipstream)."),
-    "engine": Setting("Forward pass: auto, native, torch, or fake (needs --test-mode)."),
-    "weight_format": Setting("Format of the weights: auto, float32, bf16 or int8.", name="format"),
-    "kv_format": Setting("Format of the KV cache: auto, float32, bf16 or int8."),
-    "is_test_mode": Setting("Allow what must never be a default.", name="test_mode"),
-    "status_file": Setting("Where state and heartbeat are written, for health checks."),
-    "log_level": Setting("debug, info, warning or error."),
-    "is_log_json": Setting("JSON logs (default: unless on a terminal).", name="log_json"),
-    "drain_s": Setting("Seconds that a stop waits for running work."),
-    "route": Setting("Where prefill runs: remote, local, or auto."),
-    "max_num_waiting": Setting("Requests that may wait before new ones are refused."),
-    "max_waiting_bytes": Setting("Bytes of requests that may wait."),
-    "max_request_bytes": Setting("Largest request in bytes."),
-    "default_max_tokens": Setting("max_tokens of requests that name none."),
-    "default_deadline_ms": Setting("Deadline of requests that name none."),
-    "max_deadline_ms": Setting("Longest deadline a request may ask for."),
-    "max_num_attempts": Setting("Attempts at a request before it fails."),
-    "min_num_remote_tokens": Setting("Uncached tokens below which auto prefills on decode."),
-    "arena_dir": Setting("The KV manager's arena and socket, shared by its workers."),
-    "isa": Setting("Level of the native kernels: amx, avx512, avx2, portable."),
-    "num_threads": Setting("Most threads of a step (0: every core that is free).", name="threads"),
-    "is_sharing_cores": Setting("Share cores with the host's other workers.", name="share_cores"),
-    "num_seats": Setting("Sequences held at once.", name="seats"),
-    "token_budget": Setting("Rows of prompt a step may take."),
-    "speculation": Setting("ngram, or off."),
-    "max_num_draft_tokens": Setting("Draft tokens verified a step."),
-    "draft_budget_ms": Setting("Longest wait for proposals in a step."),
-    "num_granted_blocks": Setting("KV blocks held ahead of need."),
-    "stream_keep_s": Setting("Seconds for which an ended stream can be resumed."),
-    "min_ngram": Setting("Shortest match that proposes."),
-    "max_ngram": Setting("Longest match that is looked for."),
-    "max_num_sequences": Setting("Sequences that are followed at once."),
-    "memory_bytes": Setting(
-        "Memory of the KV cache: 512MiB, 2GiB, or 45% of the file system it lies on.",
-        name="kv_memory",
-    ),
-    "num_blocks": Setting("KV blocks, instead of --kv-memory.", name="kv_blocks"),
-    "lease_ms": Setting("How long a lease lasts unless it is renewed."),
-    "fake_step_ms": Setting("Fake engine: time of a step."),
-    "fake_row_us": Setting("Fake engine: time of a row."),
-    "fake_context_token_ns": Setting("Fake engine: time of a token of context."),
-}
-
-_FAKE = "fake_"
-_PARENT = "parent_pid"
-
-
-def variable_of(field_name: str) -> str:
-    """Return the environment variable of a field."""
-    return PREFIX + (SETTINGS[field_name].name or field_name).upper()
 
 
 def command_for(config_class: type[ConfigT], run: Callable[[ConfigT], None]) -> Callable[..., None]:
     """Return a function with one option a field, which builds the configuration and runs it."""
 
     def command(**values: Any) -> None:  # Any: option values of every type
-        end_with_parent(values.pop(_PARENT))
-        run(_build(config_class, values))
+        end_with_parent(values.pop(PARENT))
+        run(build(config_class, values))
 
-    parameters = [_parameter(name, hint, default) for name, hint, default in _fields(config_class)]
+    parameters = [_parameter(option) for option in options_of(config_class)]
     parameters.append(_parent_parameter())
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
 
-def _fields(config_class: type[ServiceConfig]) -> list[tuple[str, Any, Any]]:
-    """Return name, type and default of each option. Any: types and defaults of every kind."""
-    hints = typing.get_type_hints(config_class)
-    found: list[tuple[str, Any, Any]] = []  # Any: as said above
-    for field in dataclasses.fields(config_class):
-        if field.name == "fake":
-            found += [
-                (f"{_FAKE}{inner.name}", float, inner.default)
-                for inner in dataclasses.fields(FakeEngineConfig)
-            ]
-        elif field.name == "memory_bytes":
-            found.append((field.name, str, _mebibytes(field.default)))
-        elif field.name == "cache_dir":
-            # The default is looked up when it is needed: it depends on the user.
-            found.append((field.name, Path | None, None))
-        else:
-            found.append((field.name, hints[field.name], field.default))
-    return found
-
-
-def _mebibytes(num_bytes: Any) -> str:  # Any: a default, here always a whole number
-    return f"{num_bytes // 2**20}MiB"
-
-
-def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:  # Any: as in `_fields`
-    setting = SETTINGS[name]
-    flag = (setting.option or setting.name or name).replace("_", "-")
-    own_flag = name.replace("_", "-")
-    if hint in (bool, bool | None):
-        names = [f"--{flag}/--no-{flag}"]
-    else:
-        # Errors of the configuration name the field, so its own name works too.
-        names = list(dict.fromkeys((f"--{flag}", f"--{own_flag}")))
-    option = typer.Option(
+def _parameter(option: Option) -> inspect.Parameter:
+    names = ["/".join(option.flags)] if option.is_flag else option.flags
+    described = typer.Option(
         *names,
-        envvar=variable_of(name),
-        help=setting.help,
-        show_default=default is not None,
+        envvar=variable_of(option.name),
+        help=SETTINGS[option.name].help,
+        show_default=option.default is not None,
     )
-    is_required = default is dataclasses.MISSING
+    is_required = option.default is dataclasses.MISSING
     return inspect.Parameter(
-        name,
+        option.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if is_required else default,
-        annotation=Annotated[hint, option],
+        default=inspect.Parameter.empty if is_required else option.default,
+        annotation=Annotated[option.hint, described],
     )
 
 
 def _parent_parameter() -> inspect.Parameter:
     option = typer.Option("--parent-pid", envvar=f"{PREFIX}PARENT_PID", hidden=True)
     return inspect.Parameter(
-        _PARENT,
+        PARENT,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[int | None, option],
     )
-
-
-def _build(config_class: type[ConfigT], values: dict[str, Any]) -> ConfigT:  # Any: as above
-    fake = {
-        name.removeprefix(_FAKE): values.pop(name)
-        for name in list(values)
-        if name.startswith(_FAKE)
-    }
-    values["cache_dir"] = resolve_cache_dir(values["cache_dir"])
-    if "memory_bytes" in values:
-        values["memory_bytes"] = parse_size(values["memory_bytes"], values["arena_dir"])
-    return config_class(fake=FakeEngineConfig(**fake), **values)

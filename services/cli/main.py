@@ -1,53 +1,21 @@
-"""The command line `slipstream`: what it offers, and how its errors look."""
+"""
+The entry point of the command line `slipstream`, and how its errors look.
 
+A service starts from here without the library for command lines: see `plain_options.py`.
+"""
+
+import os
 import sys
 from collections.abc import Sequence
 
-import typer
-
-from slipstream.services.cli.bench_command import app as bench_app
-from slipstream.services.cli.eval_command import evaluate
-from slipstream.services.cli.generate_command import generate
-from slipstream.services.cli.health_command import health
-from slipstream.services.cli.model_commands import app as model_app
-from slipstream.services.cli.role_commands import add_role_commands
-from slipstream.services.cli.roofline_command import roofline
-from slipstream.services.cli.run_command import run
-from slipstream.services.cli.up_command import up
+from slipstream.services.cli.plain_options import read_plainly
+from slipstream.services.cli.roles import ROLE_COMMANDS, run_role
+from slipstream.services.cli.settings import PARENT, build
+from slipstream.services.cli.usage import UsageError
 from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.telemetry.plain_structlog import import_structlog
 
-_HELP = """
-Event-driven LLM inference over NATS: prefill and decode apart, one trace a request.
-
-For example:
-
-  slipstream run "What is the capital of France?"    everything in one shot
-
-  slipstream up                                      a stack until Ctrl-C
-
-  slipstream generate "Name three rivers"            ask a running stack
-
-Every option of a service is also an environment variable, named in its help.
-"""
 _INTERRUPTED = 130
-
-app = typer.Typer(
-    name="slipstream",
-    help=_HELP,
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(run)
-app.command()(up)
-app.command()(generate)
-app.command()(health)
-app.command("eval")(evaluate)
-app.command()(roofline)
-app.add_typer(bench_app, name="bench")
-app.add_typer(model_app, name="model")
-add_role_commands(app)
 
 
 def main() -> None:
@@ -58,25 +26,43 @@ def main() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command; an error is one line that says what is wrong and how to mend it."""
     try:
-        status = app(args=list(arguments), standalone_mode=False)
+        status = _run_service(arguments)
+        return _run_app(arguments) if status is None else status
+    except UsageError as error:
+        # Without a command the help was printed, and nothing is wrong.
+        message = str(error)
+        return _fail(f"{message} (see slipstream --help)", error.status) if message else 0
     except SlipstreamError as error:
         return _fail(str(error), 1)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return _fail("interrupted", _INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; there is nobody to tell.
         sys.stderr.close()
         return 1
-    except Exception as error:
-        # Usage errors have no common class over typer's versions, only this method.
-        describe = getattr(error, "format_message", None)
-        if describe is None:
-            raise
-        message = describe()
-        status = getattr(error, "exit_code", 2)
-        # Without a command the help was printed, and nothing is wrong.
-        return _fail(f"{message} (see slipstream --help)", status) if message else 0
-    return status if isinstance(status, int) else 0
+
+
+def _run_service(arguments: Sequence[str]) -> int | None:
+    """Run the service that is asked for; None where something else is, or has to be explained."""
+    wanted = next((each for each in ROLE_COMMANDS if list(arguments[:1]) == [each.role]), None)
+    if wanted is None:
+        return None
+    values = read_plainly(wanted.config_class, arguments[1:], os.environ)
+    if values is None:
+        return None
+    import_structlog()
+    # Imported now: it logs.
+    from slipstream.shared.lifecycle import end_with_parent  # noqa: PLC0415
+
+    end_with_parent(values.pop(PARENT))
+    return run_role(wanted.folder, build(wanted.config_class, values))
+
+
+def _run_app(arguments: Sequence[str]) -> int:
+    # Imported now: the other commands and their library take 20 MB, which a service would keep.
+    from slipstream.services.cli.commands import run_app  # noqa: PLC0415
+
+    return run_app(arguments)
 
 
 def _fail(message: str, status: int) -> int:

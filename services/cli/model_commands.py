@@ -44,13 +44,15 @@ def pack(
     ] = "int8",
     cache_dir: CacheDir = None,
 ) -> None:
-    """Make the packed weights that the native engine maps; services find them ready."""
+    """Make the packed weights and the vocabulary that workers map; services find them ready."""
     from slipstream.shared.model.config import load_config, model_fingerprint  # noqa: PLC0415
     from slipstream.shared.model.packed_weights import open_packed  # noqa: PLC0415 - as above
     from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - as above
+    from slipstream.shared.model.vocabulary import make_vocabulary  # noqa: PLC0415 - as above
 
     directory = resolve_cache_dir(cache_dir)
     model_dir = resolve_model(name, directory, report=progress)
+    make_vocabulary(model_dir, directory, report=progress)
     config, fingerprint = load_config(model_dir), model_fingerprint(model_dir)
     open_packed(model_dir, config, fingerprint, weight_format, directory, report=progress)
 

@@ -11,8 +11,8 @@ from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.jobs import DecodeJob, HandOver
 from slipstream.shared.messages.kv import Adopt, Adopted, KvRefused
+from slipstream.shared.model.detokenizer import IncrementalDetokenizer, Vocabulary
 from slipstream.shared.model.sampling import SampledToken, Sampler
-from slipstream.shared.model.tokenizer import IncrementalDetokenizer, Tokenizer
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.worker.deadline import Deadline
@@ -21,7 +21,7 @@ from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
 
 
 def make_sequence(
-    job: DecodeJob, host: WorkerHost, tokenizer: Tokenizer, span: Span
+    job: DecodeJob, host: WorkerHost, vocabulary: Vocabulary, span: Span
 ) -> DecodeSequence:
     """Return the sequence with sampler, text and stream as earlier attempts left them."""
     config = host.model.config
@@ -30,7 +30,7 @@ def make_sequence(
         job.sampling,
         config.eos_token_ids,
         max_num_output,
-        IncrementalDetokenizer(tokenizer, job.prompt_token_ids, job.sampling.skip_special_tokens),
+        IncrementalDetokenizer(vocabulary, job.prompt_token_ids, job.sampling.skip_special_tokens),
     )
     sequence = DecodeSequence(
         job=job,

@@ -20,7 +20,7 @@ from slipstream.shared.ids import LeaseId, WorkerId
 from slipstream.shared.messages.common import Accepted, Failed, Phase, Rejected, RejectionReason
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.jobs import DecodeJob
-from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.model.detokenizer import Vocabulary
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.telemetry.logging import request_fields
@@ -45,6 +45,7 @@ class DecodeJobs:
         bus: Bus,
         tracer: Tracer,
         host: WorkerHost,
+        vocabulary: Vocabulary,
         publisher: StreamPublisher,
         drafts: DraftClient | None,
         book: ReportBook,
@@ -61,7 +62,7 @@ class DecodeJobs:
         self._worker = worker
         self._num_seats = num_seats
         self._changed = changed
-        self._tokenizer = Tokenizer(host.model.directory)
+        self._vocabulary = vocabulary
         self._sequences: dict[Attempt, DecodeSequence] = {}
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._publishing: set[asyncio.Task[None]] = set()
@@ -149,7 +150,7 @@ class DecodeJobs:
                 names.MESSAGING_CONVERSATION_ID: job.request_id,
             },
         )
-        sequence = intake.make_sequence(job, self._host, self._tokenizer, span)
+        sequence = intake.make_sequence(job, self._host, self._vocabulary, span)
         self._sequences[attempt] = sequence
         phase: Phase = "decoding" if job.hand_over is not None else "prefilling"
         self._book.hold(attempt, phase, list(job.output_token_ids))

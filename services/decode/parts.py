@@ -1,5 +1,6 @@
 """The parts of a decode worker, put together."""
 
+import asyncio
 from dataclasses import dataclass
 
 from slipstream.services.decode.drafts import DraftClient
@@ -11,6 +12,7 @@ from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import DecodeConfig
 from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.model.vocabulary import open_vocabulary
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.report_book import ReportBook
@@ -47,6 +49,7 @@ async def open_parts(
             jobs.lease_lost(lease_id)
 
     host = await WorkerHost.open(config, bus, worker, lease_lost)
+    vocabulary = await asyncio.to_thread(open_vocabulary, host.model.directory, config.cache_dir)
     # Tokens have a connection of their own: a burst of them must not delay a cancel.
     token_bus = await NatsBus.connect(config.nats_url, f"{worker[0]}-tokens")
     book = ReportBook()
@@ -58,6 +61,7 @@ async def open_parts(
         bus,
         tracer,
         host,
+        vocabulary,
         publisher,
         drafts,
         book,

@@ -52,7 +52,7 @@ class DecodeSteps:
     async def run(self) -> None:
         """Step for ever; sleep when there is nothing to do."""
         while True:
-            await self._work.wait()
+            await self._host.engine.wait(self._work)
             self._retire()
             if not self._sequences:
                 # What nobody here needs must not keep a prompt waiting elsewhere.

@@ -36,7 +36,7 @@ class PrefillSteps:
     async def run(self) -> None:
         """Step for ever; sleep when there is nothing to do."""
         while True:
-            await self._work.wait()
+            await self._host.engine.wait(self._work)
             chunks = plan(self._leased_safely(), self._token_budget)
             if chunks:
                 await self._step(chunks)

@@ -1,10 +1,14 @@
 """Text out of a growing list of tokens, whole characters only. Two ways behind one protocol."""
 
 import codecs
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 _REPLACEMENT = "\ufffd"
+
+# A character of UTF-8 has at most four bytes, each at most one token; twice that for certainty.
+_NUM_CONTEXT_TOKENS = 8
 
 
 class TextStream(Protocol):
@@ -15,6 +19,61 @@ class TextStream(Protocol):
 
     def flush(self) -> str:
         """Return what is held back, as the end of the stream leaves it."""
+
+
+class Vocabulary(Protocol):
+    """What tokens say: all that it takes to turn them into text."""
+
+    def is_visible(self, token_id: int, *, skip_special: bool) -> bool:
+        """Say whether the token adds to the text: it exists and is no skipped control token."""
+
+    def open_text_stream(
+        self, prompt_token_ids: Sequence[int], *, skip_special: bool
+    ) -> TextStream:
+        """Return a stream of the text after the prompt; it must be pushed visible tokens only."""
+
+
+class IncrementalDetokenizer:
+    """
+    The text of one request, a token at a time, in whole characters.
+
+    All that `push` and `flush` return, joined, is the text of prompt and output without that of
+    the prompt. A character that the prompt leaves unfinished is given by the token that ends it.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        prompt_token_ids: Sequence[int],
+        skip_special_tokens: bool,  # noqa: FBT001 - passed on from the sampling parameters
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._skip_special = skip_special_tokens
+        self._stream = vocabulary.open_text_stream(
+            prompt_token_ids, skip_special=skip_special_tokens
+        )
+
+    def push(self, token_id: int) -> str:
+        """Return the characters that this token completes: often one word, sometimes none."""
+        if not self._vocabulary.is_visible(token_id, skip_special=self._skip_special):
+            return ""
+        return self._stream.push(token_id)
+
+    def flush(self) -> str:
+        """Return what is still held back: U+FFFD if the output ends inside a character."""
+        return self._stream.flush()
+
+
+def context_of(
+    vocabulary: Vocabulary, prompt_token_ids: Sequence[int], *, skip_special: bool
+) -> list[int]:
+    """Return the last visible tokens of a prompt, in which a character may be unfinished."""
+    visible = (
+        token_id
+        for token_id in reversed(prompt_token_ids)
+        if vocabulary.is_visible(token_id, skip_special=skip_special)
+    )
+    return list(itertools.islice(visible, _NUM_CONTEXT_TOKENS))[::-1]
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -28,12 +87,20 @@ def _byte_of_character() -> dict[str, int]:
 _BYTE_OF_CHARACTER = _byte_of_character()
 
 
+def bytes_of_token(token: str) -> bytes:
+    """Return what a token of a byte-level vocabulary stands for."""
+    try:
+        return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+    except KeyError:  # an added token, written out as it is
+        return token.encode()
+
+
 class ByteTextStream:
     """For byte-level vocabularies: the bytes of each token through an incremental UTF-8 decoder."""
 
-    def __init__(self, token_of: Callable[[int], str | None], context: list[int]) -> None:
+    def __init__(self, bytes_of: Callable[[int], bytes], context: list[int]) -> None:
         """`context` is the end of the prompt: a character begun there may end in the output."""
-        self._token_of = token_of
+        self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token_id in context:
             self._decoder.decode(self._bytes_of(token_id))
@@ -53,15 +120,6 @@ class ByteTextStream:
             self._is_prompt_unfinished = False
             return text.removeprefix(_REPLACEMENT)
         return text
-
-    def _bytes_of(self, token_id: int) -> bytes:
-        token = self._token_of(token_id)
-        if token is None:
-            return b""
-        try:
-            return bytes(_BYTE_OF_CHARACTER[character] for character in token)
-        except KeyError:  # an added token, written out as it is
-            return token.encode()
 
 
 class WindowTextStream:

@@ -8,7 +8,6 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-FAKE_MODEL_NAME = "fake"
 # Their ids follow the 256 bytes.
 _SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 _CHAT_TEMPLATE = (

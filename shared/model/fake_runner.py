@@ -104,6 +104,9 @@ class FakeRunner:
             time.sleep(seconds)
         return logits_after(np.concatenate(hashes))
 
+    def rest(self) -> None:
+        """Nothing is kept between passes."""
+
     def close(self) -> None:
         """Let go of the arena."""
         self._slots = np.empty((0, 2), np.uint64)

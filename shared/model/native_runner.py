@@ -19,9 +19,9 @@ from slipstream.shared.model.packing import (
     PACKING_VERSION,
     QUAD,
     TILE,
-    rotary_tables,
     takes_rotation,
 )
+from slipstream.shared.model.rotary_memory import RotaryMemory
 from slipstream.shared.model.runner import SequenceRows
 
 FORMATS = {"float32": 0, "int8": 1, "int4": 2, "bf16": 3}
@@ -65,6 +65,7 @@ class NativeRunner:
         self._block_bytes = layout.block_bytes
         self._kv = np.frombuffer(kv, np.uint8)
         self._kept: list[Array] = []  # what the structs point to
+        self._rotary = RotaryMemory(config)
         self._layers = (structs.Layer * config.num_layers)()
         self._model = self._describe(packed, config, layout)
         self._engine = library.new_engine(num_threads)
@@ -72,6 +73,7 @@ class NativeRunner:
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """Run one packed pass; see `ModelRunner`."""
         self.num_forwards += 1
+        self._rotary.reach(max(rows.context_len for rows in batch))
         token_ids = np.array(
             [t for rows in batch for t in rows.token_ids[rows.num_computed_tokens :]], np.int32
         )
@@ -112,6 +114,10 @@ class NativeRunner:
         """
         return self._library.share_cores(self._engine, ledger)
 
+    def rest(self) -> None:
+        """Free the buffers of past steps: after a chunk of 512 rows they are 9 MB."""
+        self._library.rest(self._engine)
+
     def close(self) -> None:
         """End the compute threads."""
         if self._engine:
@@ -120,9 +126,6 @@ class NativeRunner:
             self._kv = np.empty(0, np.uint8)
 
     def _describe(self, packed: PackedFile, config: ModelConfig, layout: KvLayout) -> structs.Model:
-        cosines, sines = rotary_tables(
-            config.head_dim, config.rope_theta, config.max_context_length
-        )
         for layer_idx, layer in enumerate(self._layers):
             self._fill_layer(layer, packed, f"layers.{layer_idx}")
         return structs.Model(
@@ -136,8 +139,8 @@ class NativeRunner:
             kv_format=FORMATS[layout.dtype],
             max_context=config.max_context_length,
             epsilon=config.rms_norm_eps,
-            cosines=self._pointer(cosines),
-            sines=self._pointer(sines),
+            cosines=self._pointer(self._rotary.cosines),
+            sines=self._pointer(self._rotary.sines),
             final_norm=self._pointer(packed["final_norm"]),
             layers=ctypes.addressof(self._layers),
             head=self._linear(packed, "head"),

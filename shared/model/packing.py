@@ -128,11 +128,14 @@ def takes_rotation(name: str, num_inputs: int) -> bool:
     return name.endswith("down") and not num_inputs % HADAMARD
 
 
-def rotary_tables(head_dim: int, theta: float, num_positions: int) -> tuple[Weights, Weights]:
+def rotary_tables(
+    head_dim: int, theta: float, num_positions: int, first_position: int = 0
+) -> tuple[Weights, Weights]:
     """Return cosines and sines [num_positions, head_dim / 2] for `kernels.ops.rotary`."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
-    angles = np.arange(num_positions, dtype=np.float32)[:, None] * frequencies[None, :]
+    positions = np.arange(first_position, first_position + num_positions, dtype=np.float32)
+    angles = positions[:, None] * frequencies[None, :]
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 

@@ -55,5 +55,8 @@ class ModelRunner(Protocol):
         """
         ...
 
+    def rest(self) -> None:
+        """Let go of what only the next pass would need, and could make anew."""
+
     def close(self) -> None:
         """Let go of threads and of the arena; nothing is run after it."""

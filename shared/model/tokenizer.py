@@ -1,7 +1,6 @@
 """Text to tokens and back, with control tokens only where the model's own template puts them."""
 
 import hashlib
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,14 @@ import tokenizers
 from slipstream.shared.errors import InvalidRequestError, ModelError
 from slipstream.shared.model.chat_template import ChatTemplate, Message
 from slipstream.shared.model.control_text import ControlTokens, Marks
-from slipstream.shared.model.detokenizer import ByteTextStream, TextStream, WindowTextStream
+from slipstream.shared.model.detokenizer import (
+    ByteTextStream,
+    TextStream,
+    WindowTextStream,
+    bytes_of_token,
+    context_of,
+)
 
-# A character of UTF-8 has at most four bytes, each at most one token; twice that for certainty.
-_NUM_CONTEXT_TOKENS = 8
 _MAX_TOKEN_ID = 2**32 - 1  # the library refuses what does not fit
 _SPECIAL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token")
 
@@ -56,7 +59,7 @@ class Tokenizer:
         self._control = ControlTokens(self._tokenizer)
         self._template = _load_template(model_dir)
         decoder = json.loads(content).get("decoder") or {}
-        self._is_byte_level = decoder.get("type") == "ByteLevel"
+        self.is_byte_level = decoder.get("type") == "ByteLevel"
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         # Two models with one fingerprint speak of the same tokens.
         self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
@@ -105,15 +108,20 @@ class Tokenizer:
         self, prompt_token_ids: Sequence[int], *, skip_special: bool
     ) -> TextStream:
         """Return a stream of the text after the prompt; it must be pushed visible tokens only."""
-        visible = (
-            token_id
-            for token_id in reversed(prompt_token_ids)
-            if self.is_visible(token_id, skip_special=skip_special)
-        )
-        context = list(itertools.islice(visible, _NUM_CONTEXT_TOKENS))[::-1]
-        if self._is_byte_level:
-            return ByteTextStream(self._tokenizer.id_to_token, context)
+        context = context_of(self, prompt_token_ids, skip_special=skip_special)
+        if self.is_byte_level:
+            return ByteTextStream(self.bytes_of, context)
         return WindowTextStream(self._decode_all, context)
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return what a token of a byte-level vocabulary stands for, nothing if there is none."""
+        token = self._tokenizer.id_to_token(token_id)
+        return b"" if token is None else bytes_of_token(token)
+
+    @property
+    def max_token_id(self) -> int:
+        """The last id; those before it may have gaps."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def is_visible(self, token_id: int, *, skip_special: bool) -> bool:
         """Say whether the token adds to the text: it exists and is no skipped control token."""
@@ -123,37 +131,6 @@ class Tokenizer:
 
     def _decode_all(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
-
-
-class IncrementalDetokenizer:
-    """
-    The text of one request, a token at a time, in whole characters.
-
-    All that `push` and `flush` return, joined, is the text of prompt and output without that of
-    the prompt. A character that the prompt leaves unfinished is given by the token that ends it.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt_token_ids: Sequence[int],
-        skip_special_tokens: bool,  # noqa: FBT001 - passed on from the sampling parameters
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special_tokens
-        self._stream = tokenizer.open_text_stream(
-            prompt_token_ids, skip_special=skip_special_tokens
-        )
-
-    def push(self, token_id: int) -> str:
-        """Return the characters that this token completes: often one word, sometimes none."""
-        if not self._tokenizer.is_visible(token_id, skip_special=self._skip_special):
-            return ""
-        return self._stream.push(token_id)
-
-    def flush(self) -> str:
-        """Return what is still held back: U+FFFD if the output ends inside a character."""
-        return self._stream.flush()
 
 
 def _read(path: Path) -> bytes:

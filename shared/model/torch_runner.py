@@ -85,6 +85,9 @@ class TorchRunner:
         logits: npt.NDArray[np.float32] = self._logits(hidden, batch).numpy()
         return logits
 
+    def rest(self) -> None:
+        """Nothing is kept between passes."""
+
     def close(self) -> None:
         """Do nothing: torch's threads and the mapped arena end with the process."""
 

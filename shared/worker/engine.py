@@ -11,8 +11,12 @@ import numpy.typing as npt
 
 from slipstream.shared.kv.arena import Arena
 from slipstream.shared.model.runner import ModelRunner, SequenceRows
+from slipstream.shared.process_memory import give_back_free
 
 T = TypeVar("T")
+
+# After so long without work the next pass may take its memory anew: a millisecond or two.
+PAUSE_S = 1.0
 
 
 class StaleBlockError(AssertionError):
@@ -41,6 +45,17 @@ class EngineThread:
         """Run a function on the engine's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
+    async def wait(self, work: asyncio.Event) -> None:
+        """Wait for work; a longer pause gives back the memory that only passes need."""
+        if work.is_set():
+            return
+        try:
+            async with asyncio.timeout(PAUSE_S):
+                await work.wait()
+        except TimeoutError:
+            await self.run(self._rest)
+            await work.wait()
+
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """Run one packed pass; to be called within `run`."""
         started = time.perf_counter()
@@ -53,3 +68,7 @@ class EngineThread:
         """Let the running step finish; nothing is started after it."""
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.runner.close()
+
+    def _rest(self) -> None:
+        self.runner.rest()
+        give_back_free()

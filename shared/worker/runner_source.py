@@ -7,7 +7,6 @@ from slipstream.shared.config import WorkerConfig
 from slipstream.shared.cores import num_cores
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.arena import Arena
-from slipstream.shared.model.fake_runner import FakeCosts, FakeRunner
 from slipstream.shared.model.formats import native_gap
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.packed_weights import open_packed
@@ -22,8 +21,7 @@ CORE_LEDGER = "cores"  # beside the arena: its workers compute on the same cores
 def open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     """Load the weights and bind the engine to the arena. Blocks."""
     if config.engine == "fake":
-        costs = FakeCosts(config.fake.step_ms, config.fake.row_us, config.fake.context_token_ns)
-        return FakeRunner(arena.blocks, model.layout, arena.num_blocks, costs)
+        return _fake_runner(model, config, arena)
     library = None if config.engine == "torch" else _library(model, config)
     if library is None:
         return _torch_runner(model, config, arena)
@@ -64,6 +62,14 @@ def _check_model(model: ServedModel) -> None:
     gap = native_gap(model.config)
     if gap is not None:
         raise NativeUnavailableError(f"no native kernels for {model.name}: {gap}")
+
+
+def _fake_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
+    # Imported here, as below: what it needs of numpy takes a megabyte.
+    from slipstream.shared.model.fake_runner import FakeCosts, FakeRunner  # noqa: PLC0415
+
+    costs = FakeCosts(config.fake.step_ms, config.fake.row_us, config.fake.context_token_ns)
+    return FakeRunner(arena.blocks, model.layout, arena.num_blocks, costs)
 
 
 def _torch_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:

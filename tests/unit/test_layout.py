@@ -236,6 +236,26 @@ def test_command_line_starts_without_torch() -> None:
     assert 0 == done.returncode, done.stderr
 
 
+# As the entry point does it, up to where a service's own modules are loaded.
+LIGHT = """
+import importlib, sys
+from slipstream.services.cli import main
+main.import_structlog()
+importlib.import_module(sys.argv[1])
+print(*{name.partition(".")[0] for name in sys.modules} & set(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("service", ["decode", "prefill", "draft", "kv_manager"])
+def test_service_holds_no_library_that_it_does_not_use(service: str) -> None:
+    """Each of these takes megabytes in every process for as long as it lives."""
+    heavy = ["torch", "transformers", "tokenizers", "jinja2", "gguf", "safetensors", "yaml"]
+    heavy += ["typer", "click", "rich", "pygments", "opentelemetry", "requests"]
+    done = run_python(LIGHT, f"slipstream.services.{service}.main", *heavy)
+
+    assert (0, "\n") == (done.returncode, done.stdout), done.stderr
+
+
 def strings_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield every string of a file that is no docstring, with its line."""
     tree = tree_of(path)

@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipstream.services.cli import role_commands
+from slipstream.services.cli import roles
 from slipstream.services.cli.answer_printer import as_json, summary
 from slipstream.services.cli.client import Answer
-from slipstream.services.cli.config_options import SETTINGS, variable_of
+from slipstream.services.cli.commands import run_app
 from slipstream.services.cli.health_command import find_problem
 from slipstream.services.cli.main import run_command
-from slipstream.services.cli.role_commands import ROLE_COMMANDS
+from slipstream.services.cli.plain_options import read_plainly
+from slipstream.services.cli.roles import ROLE_COMMANDS
+from slipstream.services.cli.settings import PARENT, SETTINGS, build, variable_of
 from slipstream.services.cli.trace_settings import forwarding_endpoint, tracing_to
 from slipstream.services.cli.up_command import describe
 from slipstream.shared.config import DecodeConfig, KvConfig, SchedulerConfig, ServiceConfig
@@ -59,7 +61,7 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> list[ServiceConfig]:
         module.run = run  # type: ignore[attr-defined] # a stand-in
         return module
 
-    monkeypatch.setattr(role_commands, "import_module", load)
+    monkeypatch.setattr(roles, "import_module", load)
     return seen
 
 
@@ -134,6 +136,61 @@ def test_an_option_goes_before_its_variable(
     (config,) = configured
     assert isinstance(config, SchedulerConfig)
     assert "remote" == config.route
+
+
+_AS_VARIABLES = {
+    "SLIPSTREAM_ARENA_DIR": "/a",
+    "SLIPSTREAM_CACHE_DIR": "/c",
+    "SLIPSTREAM_THREADS": "",
+    "SLIPSTREAM_SEATS": "7",
+    "SLIPSTREAM_SHARE_CORES": "Off",
+    "SLIPSTREAM_LOG_JSON": "t",
+    "SLIPSTREAM_DRAIN_S": "1e1",
+    "SLIPSTREAM_PARENT_PID": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments"),
+    [
+        ("decode", []),
+        ("decode", ["--nats", "nats://x", "--model=m", "--threads", "3", "--num-threads", "4"]),
+        ("decode", ["--share-cores", "--no-log-json", "--format", "int8", "--draft-budget-ms=.5"]),
+        ("kv", ["--kv-memory", "1GiB", "--kv-blocks", "9", "--test-mode", "--engine", "fake"]),
+        ("prefill", ["--arena-dir", "/b", "--arena-dir", "/d", "--fake-step-ms", "3"]),
+        ("scheduler", ["--route", "local", "--max-num-waiting", "5"]),
+        ("draft", ["--min-ngram", "3"]),
+    ],
+)
+def test_a_service_reads_its_options_without_the_library_as_with_it(
+    configured: list[ServiceConfig],
+    role: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in _AS_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    config_class = next(each.config_class for each in ROLE_COMMANDS if each.role == role)
+
+    values = read_plainly(config_class, arguments, os.environ)
+    run_app([role, *arguments])
+
+    assert values is not None
+    assert values.pop(PARENT) is None
+    assert [build(config_class, values)] == configured
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["--help"], ["-h"], ["--nonsense", "1"], ["word"], ["--seats"], ["--seats", "many"]),
+        *(["--share-cores=1"], ["--engine", "steam"], ["--model", "-x"], ["--parent-pid", "x"]),
+    ],
+)
+def test_what_is_not_plain_is_left_to_the_library(arguments: list[str]) -> None:
+    assert read_plainly(DecodeConfig, ["--arena-dir", "/a"], {}) is not None
+    assert read_plainly(DecodeConfig, ["--arena-dir", "/a", *arguments], {}) is None
+    assert read_plainly(DecodeConfig, [], {}) is None
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tokenizers.decoders import ByteFallback, Fuse, Replace, Strip
 from tokenizers.decoders import Sequence as Decoders
 from tokenizers.models import BPE
 
-from slipstream.shared.model.detokenizer import WindowTextStream
-from slipstream.shared.model.tokenizer import IncrementalDetokenizer, Tokenizer
+from slipstream.shared.model.detokenizer import IncrementalDetokenizer, WindowTextStream
+from slipstream.shared.model.tokenizer import Tokenizer
 
 FFFD = "\ufffd"
 TEXTS = ["plain words", "naïve é", "日本語 中文", "👩‍👩‍👧‍👦🇩🇪👍🏽", "genuine \ufffd here", "\ufffd"]
@@ -28,7 +28,7 @@ def byte_ids(tokenizer: Tokenizer, content: bytes) -> list[int]:
 
 
 def bytes_of(tokenizer: Tokenizer, token_id: int) -> bytes:
-    return tokenizer.open_text_stream([], skip_special=True)._bytes_of(token_id)
+    return tokenizer.bytes_of(token_id)
 
 
 def stream(

@@ -123,6 +123,22 @@ def test_a_row_depends_on_nothing_but_its_own_past(
 
 
 @pytest.mark.parametrize("formats", FORMATS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_rest_between_steps_changes_nothing(
+    level: str, formats: tuple[str, str], open_format: Open
+) -> None:
+    expected = whole(open_format(*formats, level=level))
+
+    runner = open_format(*formats, level=level)
+    found = []
+    for first, end in ((0, 150), (150, 299), (299, 300)):
+        runner.rest()
+        found.append(runner.forward([rows(TOKENS[:end], first, TABLE)]))
+
+    assert np.array_equal(np.concatenate(found), expected)
+
+
+@pytest.mark.parametrize("formats", FORMATS)
 def test_a_long_context_is_merged_in_one_order_however_it_is_split(
     formats: tuple[str, str], open_format: Open
 ) -> None:

@@ -1,0 +1,63 @@
+"""What the command line offers, for people: help, options and errors that explain."""
+
+from collections.abc import Sequence
+
+import typer
+
+from slipstream.services.cli.bench_command import app as bench_app
+from slipstream.services.cli.eval_command import evaluate
+from slipstream.services.cli.generate_command import generate
+from slipstream.services.cli.health_command import health
+from slipstream.services.cli.model_commands import app as model_app
+from slipstream.services.cli.role_commands import add_role_commands
+from slipstream.services.cli.roofline_command import roofline
+from slipstream.services.cli.run_command import run
+from slipstream.services.cli.up_command import up
+from slipstream.services.cli.usage import UsageError
+
+_HELP = """
+Event-driven LLM inference over NATS: prefill and decode apart, one trace a request.
+
+For example:
+
+  slipstream run "What is the capital of France?"    everything in one shot
+
+  slipstream up                                      a stack until Ctrl-C
+
+  slipstream generate "Name three rivers"            ask a running stack
+
+Every option of a service is also an environment variable, named in its help.
+"""
+
+app = typer.Typer(
+    name="slipstream",
+    help=_HELP,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.command()(up)
+app.command()(generate)
+app.command()(health)
+app.command("eval")(evaluate)
+app.command()(roofline)
+app.add_typer(bench_app, name="bench")
+app.add_typer(model_app, name="model")
+add_role_commands(app)
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Run a command; return its exit status. Raises SlipstreamError, UsageError."""
+    try:
+        status = app(args=list(arguments), standalone_mode=False)
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except Exception as error:
+        # Usage errors have no common class over typer's versions, only this method.
+        describe = getattr(error, "format_message", None)
+        if describe is None:
+            raise
+        raise UsageError(describe(), getattr(error, "exit_code", 2)) from error
+    return status if isinstance(status, int) else 0
