@@ -52,6 +52,12 @@ def packed_int8(model_dir: Path) -> None:
     _pack("int8")
 
 
+@pytest.fixture(scope="session")
+def packed_int4(model_dir: Path) -> None:
+    """The same in int4, the default; a minute the first time."""
+    _pack("int4")
+
+
 class NatsServer:
     """A real nats-server of our own on a free port, which a restart keeps."""
 

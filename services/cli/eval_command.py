@@ -38,7 +38,7 @@ class EvalOptions:
     ] = DEFAULT_MODEL
     weight_formats: Annotated[
         str, typer.Option("--format", help="Formats of the weights, with commas between them.")
-    ] = "int8"
+    ] = "int8,int4"
     kv_formats: Annotated[
         str,
         typer.Option("--kv-format", help="Formats of the KV cache; each goes with each of those."),

@@ -25,7 +25,7 @@ class EngineBenchOptions:
     weight_formats: Annotated[
         str,
         typer.Option("--format", help="Formats of the weights, with commas; torch is plain torch."),
-    ] = "float32,int8"
+    ] = "float32,int8,int4"
     kv_formats: Annotated[
         str | None,
         typer.Option("--kv-format", help="One for all, or one each (default: as the weights)."),

@@ -130,7 +130,9 @@ class StackOptions:
         directory = resolve_model(self.model, settings.cache_dir, report=progress)
         if self.engine in ("auto", "native"):
             config = load_config(directory)
-            formats = choose_formats(config, self.engine, self.weight_format, self.kv_format)
+            formats = choose_formats(
+                directory, config, self.engine, self.weight_format, self.kv_format
+            )
             progress(f"weights in {formats.weights}, KV in {formats.kv}")
             if native_gap(config) is None and available_levels():
                 pack_once(self.model, formats.weights, settings.cache_dir)

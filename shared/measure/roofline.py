@@ -8,8 +8,10 @@ from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
 
-# Without scales, sums and padding, which are some 2 %; a packed file's own bytes are exact.
-BYTES_PER_WEIGHT = {"float32": 4.0, "float16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
+# Without scales, sums and padding, which are some 2 %; a packed file's own bytes are exact. Of int4
+# each group of 32 has a factor and an offset of 16 bits.
+BYTES_PER_WEIGHT = {"float32": 4.0, "float16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.625}
+_HEAD_FORMAT = {"int4": "int8"}  # what the output head is kept in, where that is another
 KV_FORMATS = ("float32", "float16", "bf16", "int8")
 # Numbers without arithmetic of their own are computed in the next wider one. Data sheets give one
 # rate for both formats of 16 bits, which stands under float16.
@@ -70,7 +72,9 @@ class ModelSizes:
 
     def weight_bytes(self, weight_format: str) -> float:
         """Return the bytes of all weights."""
-        return self.num_weights * BYTES_PER_WEIGHT[weight_format]
+        head_format = _HEAD_FORMAT.get(weight_format, weight_format)
+        layers = self.num_layer_weights * BYTES_PER_WEIGHT[weight_format]
+        return layers + self.num_head_weights * BYTES_PER_WEIGHT[head_format]
 
     def kv_bytes_per_token(self, kv_format: str) -> int:
         """Return what one position takes in all layers."""

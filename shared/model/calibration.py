@@ -8,7 +8,7 @@ import contextlib
 import importlib
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,14 +49,21 @@ class Calibration:
     """Second moments by the name of a matrix's input, and the mean key of each layer."""
 
     moments: dict[str, Moments] = field(default_factory=dict)  # weighted sums of x x^T, [k, k]
+    strengths: dict[str, Moments] = field(default_factory=dict)  # their diagonals, [k]
     key_means: list[npt.NDArray[np.float32]] = field(default_factory=list)  # [kv_heads, dim]
+
+    # Matrices of which the diagonals are enough: whole moments take as long as half the model.
+    without_moments: Collection[str] = ()
 
     def add(self, name: str, inputs: Tensor, importance: Tensor) -> None:
         """Take the inputs [rows, k] of a matrix; a row counts as often as its importance says."""
         lengths = inputs.norm(dim=1)
         limited = (_LONGEST * lengths.median() / lengths).clamp(max=1.0).nan_to_num(1.0)
         x = inputs * (limited * importance.sqrt())[:, None]  # moments have its square
-        self.moments[name] = self.moments.get(name, np.float32(0.0)) + (x.T @ x).numpy()
+        strengths = self.strengths.get(name, np.float32(0.0))
+        self.strengths[name] = strengths + x.square().sum(dim=0).numpy()
+        if name not in self.without_moments:
+            self.moments[name] = self.moments.get(name, np.float32(0.0)) + (x.T @ x).numpy()
 
 
 def calibration_texts() -> list[str]:
@@ -85,10 +92,14 @@ def _documentation(name: str) -> str:
 
 @torch.inference_mode()
 def calibrate(
-    tensors: dict[str, Tensor], config: ModelConfig, tokenizer: Tokenizer, texts: list[str]
+    tensors: dict[str, Tensor],
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    texts: list[str],
+    without_moments: Collection[str] = (),
 ) -> Calibration:
     """Run the texts, and conversations in the model's own template, through the float32 model."""
-    found = Calibration()
+    found = Calibration(without_moments=without_moments)
     keys: list[list[Tensor]] = [[] for _ in range(config.num_layers)]
     for token_ids in _conversations(tokenizer):
         _Pass(tensors, config, found, keys).run(token_ids[:_NUM_TOKENS])

@@ -33,7 +33,8 @@ def folded(
         prefix, name = f"model.layers.{layer_idx}.", f"layers.{layer_idx}."
         _turn_values(tensors, moments, prefix + "self_attn.", name + "output", config.head_dim)
         _balance_units(tensors, moments, prefix + "mlp.", name + "down")
-    return tensors, replace(found, moments=moments)
+    strengths = {name: np.diag(values) for name, values in moments.items()}
+    return tensors, replace(found, moments=moments, strengths=strengths)
 
 
 def _turn_values(

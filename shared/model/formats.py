@@ -1,8 +1,10 @@
 """Formats of weights and KV: what `auto` means here, and which models the native kernels take."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from slipstream.shared.config import Engine, KvChoice, KvFormat, WeightChoice, WeightFormat
+from slipstream.shared.model.checkpoint_bits import is_of_4_bits
 from slipstream.shared.model.config import ModelConfig
 
 # What the kernels are written for: whole vectors of a head, whole tiles of a matrix.
@@ -27,26 +29,28 @@ class Formats:
 
 
 def choose_formats(
-    model: ModelConfig, engine: Engine, weights: WeightChoice, kv: KvChoice
+    directory: Path, model: ModelConfig, engine: Engine, weights: WeightChoice, kv: KvChoice
 ) -> Formats:
     """
-    Return the formats that were asked for, or the quickest that stay within the accuracy bounds.
+    Return the formats that were asked for, or small ones that stay within the accuracy bounds.
 
-    That is int8 for both on the native kernels (see docs/benchmarks.md for what it loses), else
-    float32. Weights in float32 are asked for to be exact: then so is the KV. With int4 the KV has
-    8 bits.
+    On the native kernels that is int4 for the weights of a checkpoint of 4 bits, which lose nothing
+    by it, int8 for others, and int8 for KV (see docs/benchmarks.md for what they lose); else
+    float32. Weights in float32 are asked for to be exact: then so is the KV. Raises ModelError.
     """
-    chosen = _quickest(model, engine) if weights == "auto" else weights
+    chosen = _smallest(directory, model, engine) if weights == "auto" else weights
     return Formats(chosen, _KV_OF[chosen] if kv == "auto" else kv)
 
 
-def _quickest(model: ModelConfig, engine: Engine) -> WeightFormat:
+def _smallest(directory: Path, model: ModelConfig, engine: Engine) -> WeightFormat:
     if engine not in ("auto", "native") or native_gap(model) is not None:
         return "float32"
     # The KV manager and the scheduler know the formats, but start without the kernels.
     from slipstream.kernels.cpu.loader import available_levels  # noqa: PLC0415
 
-    return "int8" if available_levels() else "float32"
+    if not available_levels():
+        return "float32"
+    return "int4" if is_of_4_bits(directory) else "int8"
 
 
 def native_gap(model: ModelConfig) -> str | None:

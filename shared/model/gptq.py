@@ -47,9 +47,16 @@ def _compensated(scaled: Matrix, moments: Matrix) -> npt.NDArray[np.int8]:
     return codes
 
 
+def damped_moments(moments: Matrix) -> Matrix:
+    """Return moments that can be factored: every input counts a little for itself."""
+    diagonal = np.diag(moments)
+    damped: Matrix = moments + np.eye(len(moments)) * (_DAMPING * np.mean(diagonal) + 1e-12)
+    return damped
+
+
 def inverse_factor(moments: Matrix) -> Matrix:
     """Return the upper Cholesky factor U of the inverse of the damped moments, U^T U."""
-    damped = moments + np.eye(len(moments)) * (_DAMPING * np.mean(np.diag(moments)) + 1e-12)
+    damped = damped_moments(moments)
     # From the last column to the first the lower factor is an upper one, whose inverse is U.
     factor: Matrix = np.linalg.inv(np.linalg.cholesky(damped[::-1, ::-1])[::-1, ::-1])
     return factor

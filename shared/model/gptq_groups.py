@@ -3,13 +3,15 @@ Round a matrix to 4 bits in groups of input columns, so that the error of its ou
 
 Columns are rounded in the order they stand in, see `gptq.py` for how; the strongest should come
 first. A group's grid is chosen when its first column is reached, for weights that already make up
-for the columns before (Frantar et al., "GPTQ", ICLR 2023, section 4, "grouping").
+for the columns before (Frantar et al., "GPTQ", ICLR 2023, section 4, "grouping"). When all are
+rounded, each is looked at again (`coordinate_descent.py`).
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.shared.model.gptq import inverse_factor
+from slipstream.shared.model.coordinate_descent import Descent
+from slipstream.shared.model.gptq import damped_moments, inverse_factor
 from slipstream.shared.model.int4_grid import (
     GROUP,
     MIDDLE_CODE,
@@ -22,7 +24,7 @@ _NUM_ROWS = 2048  # so many at a time stay in the cache
 _HEADROOM = 1.3  # columns grow by the errors that they make good
 _LIMIT = 30000.0  # of a group's lowest and highest integers
 # Shares of a group's range that are tried: clipping a few weights makes all others finer.
-_RANGES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
+_RANGES = np.linspace(1.0, 0.6, 17).tolist()
 
 Matrix = npt.NDArray[np.float64]
 Columns = npt.NDArray[np.float32]  # [k, rows]: an input column lies together
@@ -37,6 +39,7 @@ def quantize_groups(weights: Matrix, moments: Matrix | None) -> IntegerGrid:
     num_outputs, num_inputs = weights.shape
     moments = np.eye(num_inputs) if moments is None else moments
     factor = inverse_factor(moments).astype(np.float32)
+    damped = damped_moments(moments).astype(np.float32)
     scales = row_scales(weights, _HEADROOM)
     codes = np.empty((num_outputs, num_inputs), np.uint8)
     factors = np.empty((num_outputs, num_inputs // GROUP), np.int16)
@@ -44,14 +47,16 @@ def quantize_groups(weights: Matrix, moments: Matrix | None) -> IntegerGrid:
     for first in range(0, num_outputs, _NUM_ROWS):
         rows = slice(first, first + _NUM_ROWS)
         columns = np.ascontiguousarray((weights[rows] / scales[rows, None]).T, np.float32)
-        codes[rows], factors[rows], middles[rows] = _round(columns, factor)
+        rounded = _round(columns.copy(), factor)
+        Descent(columns, *rounded, damped).run()
+        codes[rows], factors[rows], middles[rows] = (part.T for part in rounded)
     result = IntegerGrid(codes, factors, middles, scales)
     result.check()
     return result
 
 
 def _round(columns: Columns, factor: Columns) -> tuple[Columns, Columns, Columns]:
-    """Return codes [rows, k], factors and middles [rows, k / 32]; the columns are overwritten."""
+    """Return codes [k, rows], factors and middles [k / 32, rows]; the columns are overwritten."""
     num_inputs, num_rows = columns.shape
     codes = np.empty_like(columns)
     factors = np.empty((num_inputs // GROUP, num_rows), np.float32)
@@ -67,7 +72,7 @@ def _round(columns: Columns, factor: Columns) -> tuple[Columns, Columns, Columns
             np.divide(columns[i] - (lowest + step * codes[i]), factor[i, i], out=error)
             columns[i + 1 : end] -= factor[i, i + 1 : end, None] * error
         columns[end:] -= factor[first:end, end:].T @ errors
-    return codes.T, factors.T, middles.T
+    return codes, factors, middles
 
 
 def _best_grid(

@@ -80,7 +80,8 @@ def _find(weights: Weights) -> tuple[Codes, Matrix, Matrix] | None:
     codes = np.zeros(groups.shape, np.uint8)
     steps = np.zeros(len(groups))
     left = np.flatnonzero(spread > 0.0)
-    for num_steps in range(1, NUM_LEVELS):
+    # Whole groups mostly have both ends. A grid that fits is as good as a coarser one that does.
+    for num_steps in range(NUM_LEVELS - 1, 0, -1):
         step = spread[left] / num_steps
         levels = (groups[left] - lowest[left, None]) / step[:, None]
         fits = np.abs(levels - np.rint(levels)).max(axis=1, initial=0.0) < _TOLERANCE

@@ -100,23 +100,18 @@ def _pack_rounded(
     from slipstream.shared.model import calibration  # noqa: PLC0415 - as above
     from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415
 
-    found = calibration.calibrate(
-        loaded, config, Tokenizer(model_dir), calibration.calibration_texts()
-    )
     grids = _grids(tensors, config) if weight_format == "int4" else {}
+    texts = calibration.calibration_texts()
+    found = calibration.calibrate(loaded, config, Tokenizer(model_dir), texts, grids)
     if not grids:
         tensors, found = folded(tensors, found, config)
     for name, weights in matrices(tensors, config):
-        moments = found.moments[name].astype(np.float64)
         if name in grids:
-            parts = carried_matrix(name, grids[name], np.diag(moments))
-        elif weight_format == "int4" and not grids and name != "head":
-            parts = int4_matrix(name, weights, moments)
+            parts = carried_matrix(name, grids[name], found.strengths[name].astype(np.float64))
         else:
-            columns = None
-            if takes_outliers(name, weights.shape[1]):
-                columns = strongest_first(np.diag(moments))
-            parts = quantized_matrix(name, weights, moments, columns)
+            moments = found.moments[name].astype(np.float64)
+            is_int4 = weight_format == "int4" and not grids and _takes_4_bits(name)
+            parts = (int4_matrix if is_int4 else _int8_matrix)(name, weights, moments)
         yield from named(name, parts).items()
     yield from vectors(tensors, config)
     for layer_idx, mean in enumerate(found.key_means):
@@ -166,6 +161,21 @@ def int4_matrix(
     if takes_outliers(name, wide.shape[1]):
         outliers = np.arange(NUM_OUTLIERS // QUAD, dtype=np.int32)
     return pack_int4(quantize_groups(wide, moments), outliers, columns)
+
+
+def _takes_4_bits(name: str) -> bool:
+    """
+    Tell whether we round a matrix to 4 bits.
+
+    Not the head, nor those of attention: a quarter of the weights, a third of all that is lost.
+    """
+    return name.endswith(("gate_up", "down"))
+
+
+def _int8_matrix(name: str, weights: Weights, moments: npt.NDArray[np.float64]) -> dict[str, Array]:
+    has_outliers = takes_outliers(name, weights.shape[1])
+    columns = strongest_first(np.diag(moments)) if has_outliers else None
+    return quantized_matrix(name, weights, moments, columns)
 
 
 def takes_outliers(name: str, num_inputs: int) -> bool:

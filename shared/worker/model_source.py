@@ -35,7 +35,9 @@ def open_model(config: ServiceConfig) -> ServedModel:
         spec, config.cache_dir, report=lambda line: log.info("model", step=line)
     )
     model_config = load_config(directory)
-    formats = choose_formats(model_config, config.engine, config.weight_format, config.kv_format)
+    formats = choose_formats(
+        directory, model_config, config.engine, config.weight_format, config.kv_format
+    )
     layout = KvLayout(
         num_layers=model_config.num_layers,
         num_kv_heads=model_config.num_kv_heads,

@@ -74,6 +74,18 @@ def test_sixteen_bits_lose_less_than_eight(
         assert of_int8["top1_agreement"] < row["top1_agreement"] <= 1.0
 
 
+def test_four_bits_of_a_checkpoint_lose_less_than_eight_of_ours(
+    written: dict[str, Any], packed_int4: None, tmp_path: Path
+) -> None:
+    """They are carried over: only activations lose, and more of those have 16 bits."""
+    path = tmp_path / "eval.json"
+    assert 0 == run_command(["eval", *_SMALL, "--format", "int4", "--json", str(path)])
+    *_, pooled = json.loads(path.read_bytes())["rows"]
+
+    assert 1e-5 < pooled["mean_kl"] < written["rows"][-1]["mean_kl"]
+    assert pooled["top1_agreement"] > 0.95
+
+
 def test_weights_lose_more_than_the_kv_cache(written: dict[str, Any]) -> None:
     pooled = {
         (row["format"], row["kv_format"]): row["mean_kl"]
@@ -91,7 +103,7 @@ def test_the_table_is_aligned_and_alone_on_stdout(
     path = tmp_path / "words.txt"
     path.write_text("The river had risen in the night. " * 40, encoding="utf-8")
 
-    assert 0 == run_command(["eval", *_SMALL, "--text", str(path)])
+    assert 0 == run_command(["eval", *_SMALL, "--format", "int8", "--text", str(path)])
     captured = capsys.readouterr()
     heading, *lines = captured.out.splitlines()
     assert heading.split()[:4] == ["format", "KV", "text", "tokens"]
@@ -105,7 +117,8 @@ def test_figures_depend_on_no_threads(written: dict[str, Any], tmp_path: Path) -
     """A file of one machine can be compared with one of another."""
     files = [tmp_path / "one.json", tmp_path / "three.json"]
     for path, num_threads in zip(files, ("1", "3"), strict=True):
-        arguments = ["eval", *_SMALL, "--threads", num_threads, "--json", str(path)]
+        arguments = ["eval", *_SMALL, "--format", "int8", "--threads", num_threads]
+        arguments += ["--json", str(path)]
         assert 0 == run_command(arguments)
 
     assert files[0].read_bytes() == files[1].read_bytes()

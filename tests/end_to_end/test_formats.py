@@ -26,13 +26,13 @@ _REQUESTS = {
 }
 
 
-@pytest.fixture(scope="module", params=["int8", "bf16"])
+@pytest.fixture(scope="module", params=["int8", "int4", "bf16"])
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[stack.Stack]:
     name = request.param
     request.getfixturevalue(f"packed_{name}")
-    arguments = ["--kv-memory", "512MiB", "--threads", "2", "--format", name, "--kv-format", name]
+    arguments = ["--kv-memory", "512MiB", "--threads", "2", "--format", name]
     started = stack.Stack(arguments, {}, tmp_path_factory.mktemp(name))
     try:
         yield started
@@ -56,7 +56,8 @@ async def test_the_answer_says_what_computed_it_and_makes_sense(
     answer = await connection.ask({"messages": question, "temperature": 0})
 
     assert "Paris" in client.text_of(answer)
-    assert answer["numerics"].startswith(f"{name}/kv-{name}/native-")
+    kv = "int8" if name == "int4" else name
+    assert answer["numerics"].startswith(f"{name}/kv-{kv}/native-")
 
 
 @pytest.mark.parametrize("name", _REQUESTS)

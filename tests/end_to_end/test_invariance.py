@@ -33,15 +33,18 @@ def _requests() -> list[dict[str, object]]:
     ]
 
 
-@pytest.mark.usefixtures("packed_int8")
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
 async def test_greedy_answers_are_the_same_however_they_are_computed(
-    start_stack: StartStack,
+    weight_format: str, start_stack: StartStack, request: pytest.FixtureRequest
 ) -> None:
+    request.getfixturevalue(f"packed_{weight_format}")
     found = {}
     for name, arguments in _STACKS.items():
         chunk = next(size for words, size in _CHUNKS.items() if words in name)
         variables = {"SLIPSTREAM_TOKEN_BUDGET": chunk}
-        running = start_stack([*arguments, "--kv-memory", "512MiB"], variables)
+        running = start_stack(
+            [*arguments, "--kv-memory", "512MiB", "--format", weight_format], variables
+        )
         async with client.connected(running.nats_url) as connected:
             answers = await asyncio.gather(*(connected.ask(each) for each in _requests()))
             found[f"{name}, batch of 32"] = [client.token_ids_of(each) for each in answers]
