@@ -8,8 +8,10 @@ in a cache that a step would not find it in. A sample of many rows takes fewer o
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from slipstream.kernels.bench.harness import (
     Bench,
@@ -44,9 +46,9 @@ def matrices(name: str, weight_format: str, count: int) -> list[Matrix]:
         tiles = random_floats(num_outputs // TILE, num_inputs, TILE)
         # The upper halves of bits: truncated, which takes as long as rounded.
         kept = tiles.view(np.uint16)[..., 1::2] if weight_format == "bf16" else tiles
-        return [Matrix(kept.copy()) for _ in range(count)]
+        return [Matrix(copy) for copy in _copies(kept, count)]
     if weight_format == "int4" and name != "head":
-        return [_int4_matrix(name) for _ in range(count)]
+        return _int4_matrices(name, count)
     codes = np.random.default_rng(0).integers(-127, 128, (num_outputs, num_inputs), np.int8)
     tiles_of_codes = codes.reshape(-1, TILE, num_inputs // 4, 4).transpose(0, 2, 1, 3)
     wide = codes.astype(np.int32)
@@ -59,22 +61,28 @@ def matrices(name: str, weight_format: str, count: int) -> list[Matrix]:
         others["columns"] = np.arange(num_inputs, dtype=np.int32)
     hadamard = _HADAMARD if name == "down" else 0
     return [
-        Matrix(tiles_of_codes.copy(), **{k: v.copy() for k, v in others.items()}, hadamard=hadamard)
-        for _ in range(count)
+        Matrix(copy, **{k: v.copy() for k, v in others.items()}, hadamard=hadamard)
+        for copy in _copies(tiles_of_codes, count)
     ]
 
 
-def _int4_matrix(name: str) -> Matrix:
+def _copies(weights: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Return copies in one piece of memory: large pages, as a packed file has."""
+    return np.repeat(weights[None], count, axis=0)
+
+
+def _int4_matrices(name: str, count: int) -> list[Matrix]:
     """Return random codes as a checkpoint of 4 bits has them: all inputs of down have 16 bits."""
     num_outputs, num_inputs = SHAPES[name]
     num_quads = num_inputs // 4
     size = (num_outputs // TILE, num_inputs // 32, 5, 64)
     outliers = np.arange(num_quads) if name == "down" else np.arange(16) * (num_quads // 16)
-    return Matrix(
-        np.random.default_rng(0).integers(0, 256, size, np.uint8),
-        scales=np.full(num_outputs, 1e-6, np.float32),
-        outliers=outliers.astype(np.int32),
-    )
+    codes = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    scales = np.full(num_outputs, 1e-6, np.float32)
+    return [
+        Matrix(copy, scales=scales, outliers=outliers.astype(np.int32))
+        for copy in _copies(codes, count)
+    ]
 
 
 def bytes_of(matrix: Matrix) -> int:

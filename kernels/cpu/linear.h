@@ -233,7 +233,7 @@ inline void prefetch_lines(const int8_t* w, int64_t bytes) {
 
 inline void prefetch_pair(const int8_t* w, int bytes) {
   for (int i = 0; i < bytes; i += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + i), _MM_HINT_T0);
+    prefetch_far(w + kFarBytes + i);
   }
 }
 

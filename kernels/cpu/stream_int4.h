@@ -103,7 +103,7 @@ inline void stream_tile(Int4Sums<kLow>& low, const Int4Inputs& low_inputs, Int4S
   const __m512i low_mask = _mm512_set1_epi8(0x0F), high_mask = _mm512_set1_epi8(static_cast<char>(0xF0));
   for (int group = 0; group < num_groups; ++group) {
     const uint8_t* lines = tile + group * kGroupBytes;
-    for (int i = 0; i < kGroupBytes; i += 64) prefetch(lines + kPrefetchBytes + i);
+    for (int i = 0; i < kGroupBytes; i += 64) stream_ahead(lines + i);
     low.begin(low_inputs, group);
     high.begin(high_inputs, group);
 #pragma GCC unroll 4

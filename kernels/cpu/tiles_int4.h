@@ -20,7 +20,7 @@ struct UnpackedTile {
   void unpack_step(int step) {
     for (int group = 2 * step; group < 2 * step + 2; ++group) {
       const uint8_t* from = codes + group * kGroupBytes;
-      for (int i = 0; i < kGroupBytes; i += 64) prefetch(from + kPrefetchBytes + i);
+      for (int i = 0; i < kGroupBytes; i += 64) prefetch_far(from + kFarBytes + i);
       const int at = group * kGroup * 16;
       unpack_group(from, planes[0] + at, planes[1] + at);
     }
