@@ -25,6 +25,7 @@ from slipstream.kernels.cpu.operations import NUM_OUTLIERS, TILE, Floats, Matrix
 
 MODEL = SmolLM2()
 FORMATS = ["float32", "bf16", "int8", "int4"]
+_INTEGERS = ("int8", "int4")
 _NUM_HEADS = MODEL.num_heads + 2 * MODEL.num_kv_heads
 _WEIGHTS = 135_000_000  # of a step
 _MAX_OPERATIONS = 4 * 10**9  # of a sample
@@ -98,7 +99,7 @@ def work_of(bench: Bench, name: str, weight_format: str, num_rows: int, of: list
     floats = random_floats(num_rows, num_inputs)
     x: Floats | Quantized = floats
     num_input_bytes = floats.nbytes
-    if weight_format != "float32":
+    if weight_format in _INTEGERS:
         x = operations.quantize(floats, of[0])
         num_input_bytes = num_rows * (num_inputs + of[0].num_outliers + 4)
     out = np.empty((num_rows, num_outputs), np.float32)
@@ -114,7 +115,7 @@ def work_of(bench: Bench, name: str, weight_format: str, num_rows: int, of: list
         name=f"{name} {weight_format}, {num_rows} row{'s' if num_rows > 1 else ''}",
         num_bytes=bytes_of(of[0]) + num_input_bytes + out.nbytes,
         num_operations=num_operations,
-        arithmetic="float32" if weight_format == "float32" else "int8",
+        arithmetic="int8" if weight_format in _INTEGERS else "float32",
         run=run,
         touched_bytes=len(taken) * bytes_of(of[0]) + num_input_bytes + out.nbytes,
     )

@@ -11,8 +11,8 @@ namespace slipstream {
 
 // Activations of a batch: x = scale * (low + 256 * high); the high plane covers the outliers only.
 struct QuantizedRows {
-  int8_t* low;    // [rows padded to 16][k]
-  int8_t* high;   // [rows padded to 16][outliers of the matrix]
+  int8_t* low;    // [rows padded to 32][k]
+  int8_t* high;   // [rows padded to 32][outliers of the matrix]
   float* scales;  // [rows]
 };
 

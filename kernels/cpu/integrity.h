@@ -63,6 +63,13 @@ inline void check_model(const Model& m) {
     check_linear(layer.gate_up, 2 * m.intermediate, m.hidden);
     check_linear(layer.down, m.hidden, m.intermediate);
   }
+  assert(m.head.format != kInt4 && "embeddings are read from the head in floats or int8");
+  for (int i = 0; i < m.num_layers; ++i) {
+    const Layer& layer = m.layers[i];
+    for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+      assert(is_float(linear->format) == is_float(m.head.format) && "inputs are floats, or integers");
+    }
+  }
   check_linear(m.head, (m.vocab + kPair - 1) / kPair * kPair, m.hidden);
 }
 

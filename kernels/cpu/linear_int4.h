@@ -24,6 +24,17 @@ namespace detail {
 
 #if !defined(__AVX512VNNI__)
 
+// Both tiles of a pair, as two planes [2][k/4][16][4].
+inline void unpack_pair(const Linear& linear, int pair, int8_t* low, int8_t* high) {
+  int64_t at = 0;
+  for (int tile = 0; tile < 2; ++tile) {
+    const uint8_t* groups = tile_i4(linear, 2 * pair + tile);
+    for (int group = 0; group < linear.k / kGroup; ++group, at += kGroup * 16) {
+      unpack_group(groups + group * kGroupBytes, low + at, high + at);
+    }
+  }
+}
+
 // The rows of a pair's planes that belong to outliers, as [2][num_outliers/4][16][4].
 inline void gather_outliers(const Linear& linear, const int8_t* plane, int8_t* to) {
   for (int tile = 0; tile < 2; ++tile) {
@@ -41,7 +52,7 @@ inline void plain_rows_i4(const Linear& linear, const QuantizedRows& x, int num_
   const int8_t* planes[2] = {scratch, scratch + kPair * linear.k};
   const bool is_all_high = linear.num_outliers == linear.k;
   for (int pair = first_pair; pair < end_pair; ++pair) {
-    unpack_pair(linear, pair, {scratch, scratch + kPair * linear.k});
+    unpack_pair(linear, pair, scratch, scratch + kPair * linear.k);
     for (int plane = 0; !is_all_high && plane < 2; ++plane) {
       gather_outliers(linear, planes[plane], outliers[plane]);
     }

@@ -1,6 +1,8 @@
 // y = x W^T for rows of integers and a matrix of any integer format.
 #pragma once
 
+#include <cassert>
+
 #include "linear.h"
 #include "linear_int4.h"
 
@@ -15,6 +17,7 @@ inline size_t linear_scratch_bytes(const Linear& linear) {
 template <typename Epilogue>
 inline void linear_quantized(const Linear& linear, const QuantizedRows& x, int num_rows,
                              int first_pair, int end_pair, int8_t* scratch, const Epilogue& epilogue) {
+  assert(!is_float(linear.format) && "weights are integers");
   if (linear.format == kInt4) {
     linear_int4(linear, x, num_rows, first_pair, end_pair, scratch, epilogue);
   } else {

@@ -213,11 +213,11 @@ SLIPSTREAM_EXPORT double slipstream_linear_quantized(void* engine, int32_t num_t
                                                      int32_t num_rows, int32_t num_columns, float* y) {
   const QuantizedRows x{low, high, scales};
   const auto prepare = [&](Engine& e) {
-    e.workspace.reserve_unpacked(e.pool.num_threads(), slipstream::linear_scratch_bytes(linears[0]));
+    e.workspace.reserve_linear_scratch(e.pool.num_threads(), slipstream::linear_scratch_bytes(linears[0]));
   };
   return seconds_of(engine, num_times, prepare, [&](Engine& e, Share share, int run) {
     const Linear& linear = linears[run % num_linears];
-    int8_t* scratch = e.workspace.unpacked[static_cast<size_t>(share.thread)].data();
+    int8_t* scratch = e.workspace.linear_scratch[static_cast<size_t>(share.thread)].data();
     slipstream::operations::linear_quantized(share, linear, x, num_rows, scratch, num_columns, y);
   });
 }

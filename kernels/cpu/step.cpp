@@ -154,7 +154,7 @@ class StepRun {
     } else if (linear.format == kBf16) {
       linear_float<Bf16>(linear, x.floats.data(), num_rows, pairs.first, pairs.end, at_row);
     } else {
-      int8_t* scratch = ws_.unpacked[static_cast<size_t>(part.thread)].data();
+      int8_t* scratch = ws_.linear_scratch[static_cast<size_t>(part.thread)].data();
       linear_quantized(linear, x.quantized(), num_rows, pairs.first, pairs.end, scratch, at_row);
     }
   }

@@ -10,7 +10,7 @@
 
 namespace slipstream::detail {
 
-// Of some inputs of a row, as the products take it: seven times their sum, and the sum in the upper
+// Of some inputs of a row, as the products take it: minus seven times their sum, and the sum in the upper
 // half of a word.
 struct InputSum {
   int32_t minus_seven;
@@ -34,13 +34,13 @@ struct Int4Inputs {
   Int4Inputs next_row() const { return {x + ldx, ldx, sums + ld_sums, ld_sums}; }
 };
 
-// Codes times inputs: at most 32 * 15 * 128, and minus seven times the sum it fits 16 bits.
 inline __m512i four_of(const int8_t* x) {
   int32_t four;
   std::memcpy(&four, x, 4);
   return _mm512_set1_epi32(four);
 }
 
+// The sum of a group, of (code - 7) x, lies within -8 * 128 * 32 and 8 * 127 * 32: it fits 16 bits.
 // (sum of (code - 7) x, sum of x) times (factor, offset + 7 factor), added to the total.
 inline __m512i scale_sum(__m512i total, __m512i sum, const InputSum& inputs, __m512i scales) {
   // 0xEA: (a & b) | c

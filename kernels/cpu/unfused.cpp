@@ -112,7 +112,7 @@ class UnfusedRun {
       operations::quantize(share, linear, x, num_rows, scratch, quantized);
     });
     dispatch(num_pairs, [&](Share share) {
-      int8_t* scratch = ws_.unpacked[static_cast<size_t>(share.thread)].data();
+      int8_t* scratch = ws_.linear_scratch[static_cast<size_t>(share.thread)].data();
       operations::linear_quantized(share, linear, quantized, num_rows, scratch, num_columns, y);
     });
   }

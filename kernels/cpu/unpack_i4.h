@@ -19,12 +19,6 @@ constexpr int kCodeLines = 4;
 constexpr int kMiddleCode = 7;
 constexpr int kMaxInt4Weight = 32639;  // plus 128 it has 16 bits
 
-// W = low + 256 * high of a pair, both [2][k/4][16][4] as int8 weights are.
-struct WeightPlanes {
-  int8_t* low;
-  int8_t* high;
-};
-
 inline int64_t tile_bytes_i4(const Linear& linear) {
   return static_cast<int64_t>(linear.k / kGroup) * kGroupBytes;
 }
@@ -66,6 +60,7 @@ inline void unpack_line(const uint8_t* line, __m512i factors, __m512i offsets, i
   }
 }
 
+// W = low + 256 * high of a group, both [8][16][4] as int8 weights are.
 inline void unpack_group(const uint8_t* group, int8_t* low, int8_t* high) {
   const __m512i both = _mm512_loadu_si512(group + kCodeLines * 64);
   const __m512i factor = _mm512_and_si512(both, _mm512_set1_epi32(0xFFFF));
@@ -83,6 +78,7 @@ inline void unpack_group(const uint8_t* group, int8_t* low, int8_t* high) {
 
 #else
 
+// W = low + 256 * high of a group, both [8][16][4] as int8 weights are.
 inline void unpack_group(const uint8_t* group, int8_t* low, int8_t* high) {
   int16_t both[2 * 16];
   std::memcpy(both, group + kCodeLines * 64, sizeof both);
@@ -93,6 +89,7 @@ inline void unpack_group(const uint8_t* group, int8_t* low, int8_t* high) {
     const int codes[2] = {group[i] & 15, group[i] >> 4};
     for (int quad = 0; quad < 2; ++quad) {
       const int weight = factor * (codes[quad] - kMiddleCode) + middle;
+      assert(weight <= kMaxInt4Weight && weight >= -kMaxInt4Weight && "a weight and 128 have 16 bits");
       high[to + quad * 64] = static_cast<int8_t>((weight + 128) >> 8);
       low[to + quad * 64] = static_cast<int8_t>(((weight + 128) & 255) - 128);
     }
@@ -102,17 +99,5 @@ inline void unpack_group(const uint8_t* group, int8_t* low, int8_t* high) {
 #endif
 
 }  // namespace detail
-
-// Both tiles of a pair.
-inline void unpack_pair(const Linear& linear, int pair, WeightPlanes to) {
-  assert(linear.k % (2 * kGroup) == 0 && "groups fill whole tiles");
-  int64_t at = 0;
-  for (int tile = 0; tile < 2; ++tile) {
-    const uint8_t* groups = tile_i4(linear, 2 * pair + tile);
-    for (int group = 0; group < linear.k / kGroup; ++group, at += kGroup * 16) {
-      detail::unpack_group(groups + group * kGroupBytes, to.low + at, to.high + at);
-    }
-  }
-}
 
 }  // namespace slipstream

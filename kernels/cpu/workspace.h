@@ -68,7 +68,7 @@ struct Workspace {
   Activations shared;                      // input of the next linear, for all threads
   std::vector<Activations> own;            // the same for few rows: every thread makes its own
   std::vector<std::vector<float>> scratch;  // a row, each thread
-  std::vector<Buffer<int8_t>> unpacked;     // a pair of int4 tiles, each thread
+  std::vector<Buffer<int8_t>> linear_scratch;  // see `linear_scratch_bytes`, each thread
   Plan plan;
   std::unique_ptr<std::atomic<int>[]> num_segments_done;  // [group][KV head], all rounds so far
   size_t num_units = 0;
@@ -88,10 +88,10 @@ struct Workspace {
     query_scales.reserve(rows * static_cast<size_t>(model.num_heads));
     const int widest = std::max({model.hidden, model.intermediate, static_cast<int>(heads)});
     int num_outliers = 0;
-    size_t unpacked_bytes = 0;
+    size_t linear_scratch_size = 0;
     each_linear(model, [&](const Linear& linear) {
       num_outliers = std::max(num_outliers, static_cast<int>(linear.num_outliers));
-      unpacked_bytes = std::max(unpacked_bytes, linear_scratch_bytes(linear));
+      linear_scratch_size = std::max(linear_scratch_size, linear_scratch_bytes(linear));
     });
     const bool is_of_floats = is_float(model.head.format);
     shared.reserve(num_rows, widest, is_of_floats, num_outliers);
@@ -100,12 +100,12 @@ struct Workspace {
       each.reserve(std::min(num_rows, num_own_rows), widest, is_of_floats, num_outliers);
     }
     reserve_scratch(num_threads, 2 * widest);
-    reserve_unpacked(num_threads, unpacked_bytes);
+    reserve_linear_scratch(num_threads, linear_scratch_size);
   }
 
-  void reserve_unpacked(int num_threads, size_t num_bytes) {
-    unpacked.resize(std::max(unpacked.size(), static_cast<size_t>(num_threads)));
-    for (auto& each : unpacked) each.reserve(num_bytes);
+  void reserve_linear_scratch(int num_threads, size_t num_bytes) {
+    linear_scratch.resize(std::max(linear_scratch.size(), static_cast<size_t>(num_threads)));
+    for (auto& each : linear_scratch) each.reserve(num_bytes);
   }
 
   void reserve_scratch(int num_threads, int num_floats) {

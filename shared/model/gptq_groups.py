@@ -36,11 +36,15 @@ def quantize_groups(weights: Matrix, moments: Matrix | None) -> IntegerGrid:
 
     `moments` [k, k] are the sums of products of the inputs; None rounds each weight for itself.
     """
+    moments = np.eye(weights.shape[1]) if moments is None else moments
+    return _quantize(weights, moments, _HEADROOM)
+
+
+def _quantize(weights: Matrix, moments: Matrix, headroom: float) -> IntegerGrid:
     num_outputs, num_inputs = weights.shape
-    moments = np.eye(num_inputs) if moments is None else moments
     factor = inverse_factor(moments).astype(np.float32)
     damped = damped_moments(moments).astype(np.float32)
-    scales = row_scales(weights, _HEADROOM)
+    scales = row_scales(weights, headroom)
     codes = np.empty((num_outputs, num_inputs), np.uint8)
     factors = np.empty((num_outputs, num_inputs // GROUP), np.int16)
     middles = np.empty_like(factors)
@@ -51,7 +55,9 @@ def quantize_groups(weights: Matrix, moments: Matrix | None) -> IntegerGrid:
         Descent(columns, *rounded, damped).run()
         codes[rows], factors[rows], middles[rows] = (part.T for part in rounded)
     result = IntegerGrid(codes, factors, middles, scales)
-    result.check()
+    if result.can_overflow():
+        # Making good let a row grow beyond its headroom.
+        return _quantize(weights, moments, 2.0 * headroom)
     return result
 
 

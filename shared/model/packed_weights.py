@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.shared.errors import ModelError
 from slipstream.shared.model.cache_directory import ensure, find_damage
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.folding import folded
@@ -100,6 +101,7 @@ def _pack_rounded(
     from slipstream.shared.model import calibration  # noqa: PLC0415 - as above
     from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415
 
+    _check_finite(tensors)
     grids = _grids(tensors, config) if weight_format == "int4" else {}
     texts = calibration.calibration_texts()
     found = calibration.calibrate(loaded, config, Tokenizer(model_dir), texts, grids)
@@ -110,7 +112,7 @@ def _pack_rounded(
             parts = carried_matrix(name, grids[name], found.strengths[name].astype(np.float64))
         else:
             moments = found.moments[name].astype(np.float64)
-            is_int4 = weight_format == "int4" and not grids and _takes_4_bits(name)
+            is_int4 = weight_format == "int4" and not grids and takes_4_bits(name)
             parts = (int4_matrix if is_int4 else _int8_matrix)(name, weights, moments)
         yield from named(name, parts).items()
     yield from vectors(tensors, config)
@@ -119,6 +121,13 @@ def _pack_rounded(
         yield f"layers.{layer_idx}.key_mean", rotated_mean.astype(np.float32)
     if not config.tie_word_embeddings:
         yield "embedding", tensors["model.embed_tokens.weight"]
+
+
+def _check_finite(tensors: dict[str, Weights]) -> None:
+    """Refuse what can't be rounded: its row would be garbage, or lost. Raises ModelError."""
+    for name, weights in tensors.items():
+        if not np.isfinite(weights).all():
+            raise ModelError(f"{name} holds NaN or infinity; only --format float32 or bf16 take it")
 
 
 def _grids(tensors: dict[str, Weights], config: ModelConfig) -> dict[str, Grid]:
@@ -163,7 +172,7 @@ def int4_matrix(
     return pack_int4(quantize_groups(wide, moments), outliers, columns)
 
 
-def _takes_4_bits(name: str) -> bool:
+def takes_4_bits(name: str) -> bool:
     """
     Tell whether we round a matrix to 4 bits.
 

@@ -7,7 +7,7 @@ import numpy as np
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.packing import Weights, rotary_tables
 
-# So many at a time: a page for the tables of a head of 64, and few enough that most workers never
+# So many at a time: 64 KiB for each table of a head of 64, few enough that most workers never
 # touch what a model's longest context would take (2 MB for 8192 positions).
 _NUM_AT_ONCE = 512
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.model, pytest.mark.timeout(240)]
 StartStack = Callable[..., stack.Stack]
 _NUM_WORKERS = 3
 # Of one worker's memory, what three take together: 1.35 is measured. The imports of Python, numpy
-# and the NATS client are nearly all of what isn't shared; see docs/operations.md.
+# and the NATS client are nearly all of what isn't shared; see docs/benchmarks.md.
 _MAX_RATIO = 1.4
 _READY_S = 1.0
 _NUM_STARTS = 4  # other tests' processes slow some of them down

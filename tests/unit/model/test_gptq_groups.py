@@ -2,6 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from slipstream.shared.model.coordinate_descent import Descent
 from slipstream.shared.model.gptq_groups import quantize_groups
@@ -83,4 +84,15 @@ def test_a_few_huge_weights_stay_within_what_kernels_can_sum() -> None:
     weights = WEIGHTS.copy()
     weights[::3, ::50] *= 300.0
 
-    quantize_groups(weights, MOMENTS).check()
+    assert not quantize_groups(weights, MOMENTS).can_overflow()
+
+
+def test_rows_that_grow_while_errors_are_made_good_get_a_larger_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slipstream.shared.model.gptq_groups._HEADROOM", 0.5)
+
+    found = quantize_groups(WEIGHTS, MOMENTS)
+
+    assert not found.can_overflow()
+    assert output_error(values(found)) < output_error(nearest(WEIGHTS)) / 2

@@ -12,7 +12,7 @@ from slipstream.kernels import reference, reference_int8
 from slipstream.shared.model.gptq import quantize_rows
 from slipstream.shared.model.gptq_groups import quantize_groups
 from slipstream.shared.model.int4_grid import to_integers
-from slipstream.shared.model.packed_weights import matrices, rotated
+from slipstream.shared.model.packed_weights import matrices, rotated, takes_4_bits
 from slipstream.shared.model.packing import HADAMARD, NUM_OUTLIERS, rotary_tables
 
 from .native_models import TinyModel, on_a_grid
@@ -83,6 +83,8 @@ class IntegerTwin:
     def _quantized(self, name: str, weights: npt.NDArray[np.float32]) -> TwinMatrix:
         wide = weights.astype(np.float64)
         if self._format == "int8" or name == "head":
+            return self._int8(name, wide)
+        if self._format == "int4" and not takes_4_bits(name):
             return self._int8(name, wide)
         strengths = self._model.strengths(name)
         if self._format == "int4_carried":

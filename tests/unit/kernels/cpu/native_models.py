@@ -18,6 +18,7 @@ from slipstream.shared.model.packed_weights import (
     int4_matrix,
     matrices,
     quantized_matrix,
+    takes_4_bits,
     vectors,
 )
 from slipstream.shared.model.packing import named, pack_bf16, pack_float32, round_to_bf16
@@ -106,7 +107,9 @@ class TinyModel:
                 parts = pack_float32(weights)
             elif weight_format == "bf16":
                 parts = pack_bf16(weights)
-            elif weight_format.startswith("int4") and name != "head":
+            elif name != "head" and (
+                weight_format == "int4_carried" or (weight_format == "int4" and takes_4_bits(name))
+            ):
                 parts = pack_matrix_int4(name, weights, self.strengths(name), weight_format)
             else:
                 has_outliers = not name.endswith(("output", "down"))

@@ -23,14 +23,19 @@ from .native_models import NUM_BLOCKS, TinyModel, open_runner, rows, tiny_config
 
 LEVELS = loader.available_levels()
 NAMES = ("float32", "bf16", "int8", "int4", "int4_carried")
-# Of weights and KV. They don't meet: int4 is tried with the KV that it comes with.
-FORMATS = [*product(NAMES[:3], repeat=2), ("int4", "int8"), ("int4_carried", "int8")]
+# Of weights and KV.
+FORMATS = [
+    *product(NAMES[:3], repeat=2),
+    *(("int4", kv) for kv in ("int8", "float32")),
+    *(("int4_carried", kv) for kv in ("bf16", "int8")),
+]
 # For what takes long, each of both, and two pairs that differ.
 FEWER_FORMATS = [
     *zip(NAMES[:3], NAMES[:3], strict=True),
     ("int8", "float32"),
     ("float32", "int8"),
-    *FORMATS[-2:],
+    ("int4", "int8"),
+    ("int4_carried", "int8"),
 ]
 TOKENS = np.random.default_rng(1).integers(0, 300, 700).tolist()
 TABLE = np.random.default_rng(2).permutation(np.arange(1, NUM_BLOCKS)).tolist()[:24]

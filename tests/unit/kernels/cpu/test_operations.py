@@ -39,7 +39,7 @@ from .operation_cases import (
 
 LEVELS = loader.available_levels()
 # Around the tiles of 16 and 32 rows, and the blocks of 4 and 12 of floats.
-NUM_ROWS = (1, 2, 3, 5, 13, 16, 17, 31, 32, 33, 70)
+NUM_ROWS = (1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 31, 32, 33, 70)
 # Half a unit in the last place of float32: what one rounding costs.
 UNIT = 2.0**-24
 INT4_FORMAT = 2
