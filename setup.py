@@ -4,11 +4,13 @@ A level is chosen when a process starts. Each is optional: without a compiler th
 reference serves. `SLIPSTREAM_SANITIZE` names sanitizers to build with (`make sanitize`).
 """
 
+import copy
 import os
 import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("kernels/cpu")
 # Contraction and fast-math would let the compiler reorder what must give the same bits everywhere.
@@ -40,5 +42,23 @@ def extension(level: str, flags: list[str]) -> Extension:
     )
 
 
+class BuildLevels(build_ext):
+    """Compile the levels side by side."""
+
+    def initialize_options(self) -> None:
+        """Take as many as there are cores, unless `--parallel` says otherwise."""
+        super().initialize_options()
+        self.parallel = os.cpu_count()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build in a folder of the level's own: their objects have the same names."""
+        apart = copy.copy(self)
+        apart.build_temp = str(Path(self.build_temp) / ext.name)
+        build_ext.build_extension(apart, ext)
+
+
 levels = X86_LEVELS if platform.machine().lower() in {"x86_64", "amd64"} else {"portable": []}
-setup(ext_modules=[extension(level, flags) for level, flags in levels.items()])
+setup(
+    cmdclass={"build_ext": BuildLevels},
+    ext_modules=[extension(level, flags) for level, flags in levels.items()],
+)

@@ -21,7 +21,8 @@ from slipstream.kernels.bench.harness import (
     parser,
     random_floats,
 )
-from slipstream.kernels.cpu.operations import NUM_OUTLIERS, TILE, Floats, Matrix, Quantized
+from slipstream.kernels.cpu.matrix import NUM_OUTLIERS, TILE, Floats, Matrix
+from slipstream.kernels.cpu.operations import Quantized
 
 MODEL = SmolLM2()
 FORMATS = ["float32", "bf16", "int8", "int4"]

@@ -153,7 +153,7 @@ def main() -> None:
     options.add_argument("--rows", type=numbers, default=numbers("1,8,32,512"))
     chosen = options.parse_args()
     bench = Bench(chosen)
-    alone = Operations(bench.operations.library, 1)
+    alone = Operations(bench.operations.kernels, 1)
     bench.measure([RowWorks(bench.operations, 0).nothing()])
     for num_rows in chosen.rows:
         bench.measure(RowWorks(alone if num_rows == 1 else bench.operations, num_rows).all())

@@ -5,6 +5,7 @@
 
 #include "model.h"
 #include "vector.h"
+#include "vector_math.h"
 
 namespace slipstream {
 

@@ -231,12 +231,6 @@ inline void prefetch_lines(const int8_t* w, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) prefetch_far(w + i);
 }
 
-inline void prefetch_pair(const int8_t* w, int bytes) {
-  for (int i = 0; i < bytes; i += 64) {
-    prefetch_far(w + kFarBytes + i);
-  }
-}
-
 // Up to 16 rows: C in tiles 0 and 1, the outliers' high plane in 2 and 3. `between()` is called at
 // every step over k.
 template <typename Between>
@@ -247,8 +241,8 @@ inline void pair_of_16(const Linear& linear, const QuantizedRows& x, int first_r
   _tile_zero(0);
   _tile_zero(1);
   for (int k = 0; k < linear.k; k += kStep) {
-    prefetch_pair(w + k * 16, kStep * 16);
-    prefetch_pair(w + tile_bytes + k * 16, kStep * 16);
+    prefetch_lines(w + k * 16 + kFarBytes, kStep * 16);
+    prefetch_lines(w + tile_bytes + k * 16 + kFarBytes, kStep * 16);
     _tile_loadd(6, w + k * 16, 64);
     _tile_loadd(7, w + tile_bytes + k * 16, 64);
     _tile_loadd(4, a + k, linear.k);

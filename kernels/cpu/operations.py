@@ -10,82 +10,14 @@ import numpy.typing as npt
 
 from slipstream.kernels.cpu import structs
 from slipstream.kernels.cpu.loader import NativeLibrary
+from slipstream.kernels.cpu.matrix import FORMAT_OF_DTYPE, Floats, Integers, Matrix, pointer_to
 from slipstream.kernels.cpu.paged_batch import PagedBatch
 
-TILE = 16  # output columns of a tile
-NUM_OUTLIERS = 64  # input columns that keep 16 bits
 _ROWS_TOGETHER = 32  # planes of int8 rows have a multiple of so many
-_GROUP = 32  # input columns of int4 with one scale
-_QUAD = 4  # input columns that are multiplied together
-_INT4 = 2
 _LINE_BYTES = 64  # of a cache line: planes of queries begin with one
-# What `model.h` calls weights of such arrays; bf16 comes as its bits, int4 as bytes.
-_FORMATS = {"float32": 0, "int8": 1, "uint8": _INT4, "uint16": 3}
 
-Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int32]
 Bf16 = npt.NDArray[np.uint16]  # their bits
 Bytes = npt.NDArray[np.int8]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A packed matrix [n, k] as `model.h` has it; n is a multiple of 32, k of 64 for integers."""
-
-    # Float32 or bf16 (as uint16) [n/16, k, 16], int8 [n/16, k/4, 16, 4], or int4 (as uint8)
-    # [n/16, k/32, 5, 64].
-    weights: npt.NDArray[Any]
-    scales: Floats | None = None  # [n], integers only, and so are the others
-    sums: Integers | None = None  # [n], int8
-    outlier_sums: Integers | None = None  # [n], int8 with `columns`
-    columns: Integers | None = None  # [k], the 64 strongest in front
-    outliers: Integers | None = None  # int4: fours of inputs with 16 bits, 16 of them or all
-    hadamard: int = 0  # block in which inputs are rotated, 0 for none
-
-    @property
-    def format(self) -> int:
-        """As `model.h` numbers them."""
-        return _FORMATS[self.weights.dtype.name]
-
-    @property
-    def num_outputs(self) -> int:
-        """Those of whole tiles: the last ones may be padding."""
-        return len(self.weights) * TILE
-
-    @property
-    def num_inputs(self) -> int:
-        """Columns of the matrix."""
-        if self.format == _INT4:
-            return int(self.weights.shape[1]) * _GROUP
-        return int(self.weights[0].size) // TILE
-
-    @property
-    def num_outliers(self) -> int:
-        """Inputs that keep 16 bits."""
-        if self.outliers is not None:
-            return len(self.outliers) * _QUAD
-        return 0 if self.columns is None else NUM_OUTLIERS
-
-    def as_struct(self) -> structs.Linear:
-        """Return what the kernels take; it points into the arrays."""
-        return structs.Linear(
-            n=self.num_outputs,
-            k=self.num_inputs,
-            num_outliers=self.num_outliers,
-            hadamard=self.hadamard,
-            format=self.format,
-            weights=_pointer(self.weights),
-            scales=_pointer(self.scales),
-            sums=_pointer(self.sums),
-            outlier_sums=_pointer(self.outlier_sums),
-            columns=_pointer(self.columns),
-            # In front, or all of them, they need no list.
-            outliers=_pointer(
-                self.outliers
-                if self.columns is None and 0 < self.num_outliers < self.num_inputs
-                else None
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +75,7 @@ class Operations:
     Results go into `out` where it is given. All arrays are contiguous.
     """
 
-    library: NativeLibrary
+    kernels: NativeLibrary
     num_threads: int
     num_times: int = 1
     seconds: float = 0.0
@@ -151,12 +83,12 @@ class Operations:
 
     def __post_init__(self) -> None:
         """Start the threads."""
-        self._engine = self.library.new_engine(self.num_threads)
+        self._engine = self.kernels.new_engine(self.num_threads)
 
     def close(self) -> None:
         """End the threads."""
         if self._engine:
-            self.library.free_engine(self._engine)
+            self.kernels.free_engine(self._engine)
             self._engine = 0
 
     def embed(
@@ -166,12 +98,12 @@ class Operations:
         if isinstance(table, Matrix):
             hidden, model = table.num_inputs, structs.Model(head=table.as_struct())
         else:
-            hidden, model = table.shape[1], structs.Model(embedding=_pointer(table))
-            model.head.format = _FORMATS[table.dtype.name]
+            hidden, model = table.shape[1], structs.Model(embedding=pointer_to(table))
+            model.head.format = structs.FORMATS[FORMAT_OF_DTYPE[table.dtype.name]]
         model.hidden = hidden
         out = np.empty((len(token_ids), hidden), np.float32) if out is None else out
-        rows = (_pointer(token_ids), len(token_ids))
-        self._run("embed", ctypes.byref(model), *rows, _pointer(out))
+        rows = (pointer_to(token_ids), len(token_ids))
+        self._run("embed", ctypes.byref(model), *rows, pointer_to(out))
         return out
 
     def rms_norm(
@@ -181,16 +113,16 @@ class Operations:
         out = np.empty_like(x) if out is None else out
         size = ctypes.c_float(epsilon)
         self._run(
-            "rms_norm", _pointer(x), len(x), _pointer(weight), x.shape[1], size, _pointer(out)
+            "rms_norm", pointer_to(x), len(x), pointer_to(weight), x.shape[1], size, pointer_to(out)
         )
         return out
 
     def quantize(self, x: Floats, matrix: Matrix, out: Quantized | None = None) -> Quantized:
         """Return rows [rows, k] as a matrix of integers takes them: reordered or rotated."""
         out = Quantized.empty(len(x), matrix) if out is None else out
-        planes = (_pointer(out.low), _pointer(out.high), _pointer(out.scales))
+        planes = (pointer_to(out.low), pointer_to(out.high), pointer_to(out.scales))
         linear = matrix.as_struct()
-        self._run("quantize", ctypes.byref(linear), _pointer(x), len(x), *planes)
+        self._run("quantize", ctypes.byref(linear), pointer_to(x), len(x), *planes)
         return out
 
     def linear(
@@ -209,25 +141,25 @@ class Operations:
         if isinstance(x, Quantized):
             name, num_rows = "linear_quantized", len(x.scales)
             assert len(x.low) % _ROWS_TOGETHER == 0, "planes have whole tiles of rows"
-            rows = [_pointer(x.low), _pointer(x.high), _pointer(x.scales)]
+            rows = [pointer_to(x.low), pointer_to(x.high), pointer_to(x.scales)]
         else:
             is_bf16 = matrices[0].weights.dtype == np.uint16
             name = "linear_bf16" if is_bf16 else "linear_float32"
-            num_rows, rows = len(x), [_pointer(x)]
+            num_rows, rows = len(x), [pointer_to(x)]
         out = np.empty((num_rows, num_columns), np.float32) if out is None else out
-        self._run(name, linears, len(linears), *rows, num_rows, num_columns, _pointer(out))
+        self._run(name, linears, len(linears), *rows, num_rows, num_columns, pointer_to(out))
         return out
 
     def silu_and_multiply(self, gate_up: Floats, out: Floats | None = None) -> Floats:
         """See `ops.silu_and_multiply`; [rows, 2 n] in tiles of 16 in turn, n a multiple of 16."""
         num_rows, num_units = len(gate_up), gate_up.shape[1] // 2
         out = np.empty((num_rows, num_units), np.float32) if out is None else out
-        self._run("silu_and_multiply", _pointer(gate_up), num_rows, num_units, _pointer(out))
+        self._run("silu_and_multiply", pointer_to(gate_up), num_rows, num_units, pointer_to(out))
         return out
 
     def add(self, x: Floats, out: Floats) -> Floats:
         """Add x to `out`, both [rows, n], n a multiple of 16."""
-        self._run("add", _pointer(x), *x.shape, _pointer(out))
+        self._run("add", pointer_to(x), *x.shape, pointer_to(out))
         return out
 
     def finish_heads(
@@ -239,9 +171,9 @@ class Operations:
         Run i is about layer `layer_idx` + i, modulo their number, and so it is with `attend`.
         """
         out = Queries.empty(batch) if out is None else out
-        queries = (_pointer(out.floats), _pointer(out.planes), _pointer(out.scales))
+        queries = (pointer_to(out.floats), pointer_to(out.planes), pointer_to(out.scales))
         work = (ctypes.byref(batch.model), ctypes.byref(batch.step), layer_idx)
-        self._run("finish_heads", *work, _pointer(qkv), *queries)
+        self._run("finish_heads", *work, pointer_to(qkv), *queries)
         return out
 
     def attend(
@@ -251,22 +183,15 @@ class Operations:
         sizes = batch.sizes
         if out is None:
             out = np.empty((batch.num_rows, sizes.num_heads, sizes.head_dim), np.float32)
-        taken = (_pointer(queries.floats), _pointer(queries.planes), _pointer(queries.scales))
+        taken = (pointer_to(queries.floats), pointer_to(queries.planes), pointer_to(queries.scales))
         work = (ctypes.byref(batch.model), ctypes.byref(batch.step), layer_idx)
-        self._run("attend", *work, *taken, _pointer(out))
+        self._run("attend", *work, *taken, pointer_to(out))
         return out
 
     def _run(self, name: str, *arguments: Any) -> None:  # Any: what ctypes takes
         assert self._engine, "the operations are closed"
-        function = self.library.function(f"slipstream_{name}", ctypes.c_double)
+        function = self.kernels.function(f"slipstream_{name}", ctypes.c_double)
         seconds = function(ctypes.c_void_p(self._engine), self.num_times, *arguments)
         if seconds < 0:
             raise MemoryError(f"no memory for {name}")
         self.seconds = seconds / self.num_times
-
-
-def _pointer(values: npt.NDArray[Any] | None) -> ctypes.c_void_p | None:
-    if values is None:
-        return None
-    assert values.flags.c_contiguous, "kernels take contiguous arrays"
-    return ctypes.c_void_p(values.ctypes.data)

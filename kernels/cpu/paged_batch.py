@@ -10,7 +10,6 @@ import numpy.typing as npt
 from slipstream.kernels.cpu import structs
 
 BLOCK_SIZE = 32
-_FORMATS = {"float32": 0, "bf16": 3, "int8": 1}
 _ELEMENT_BYTES = {"float32": 4, "bf16": 2, "int8": 1}
 _SCALE_BYTES = 4
 _NUM_PARTS = 2  # keys and values
@@ -91,7 +90,7 @@ class PagedBatch:
             num_heads=sizes.num_heads,
             num_kv_heads=sizes.num_kv_heads,
             head_dim=sizes.head_dim,
-            kv_format=_FORMATS[sizes.kv_format],
+            kv_format=structs.FORMATS[sizes.kv_format],
             max_context=len(cosines),
             cosines=cosines.ctypes.data,
             sines=sines.ctypes.data,

@@ -7,6 +7,7 @@
 #include "dot_i8.h"
 #include "model.h"
 #include "vector.h"
+#include "vector_math.h"
 
 namespace slipstream {
 

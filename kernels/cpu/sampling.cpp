@@ -1,9 +1,10 @@
 // The C interface of the sampler's passes; `sampling.py` calls it.
-#include "sampling.h"
-
 #include <exception>
 
+#include "contenders.h"
 #include "export.h"
+#include "largest.h"
+#include "nucleus.h"
 
 // The peaks of rows [num_rows, size], one after another.
 SLIPSTREAM_EXPORT void slipstream_find_peaks(const float* rows, int64_t num_rows, int64_t size,

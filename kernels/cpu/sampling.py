@@ -10,7 +10,7 @@ from slipstream.kernels.cpu.loader import NativeLibrary
 _Logits = npt.NDArray[np.float32]
 _TokenIds = npt.NDArray[np.int64]
 
-_MAX_NUM_CONTENDERS = 64  # as in sampling.h
+_MAX_NUM_CONTENDERS = 64  # as in contenders.h
 
 
 class SamplingKernels:

@@ -2,6 +2,9 @@
 
 import ctypes
 
+# `Format` of weights and KV.
+FORMATS = {"float32": 0, "int8": 1, "int4": 2, "bf16": 3}
+
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int32
 

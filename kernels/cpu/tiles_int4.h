@@ -44,12 +44,12 @@ struct TileProduct {
   // `between(step)` is called before the products of each step.
   template <typename Between>
   void run(int num_steps, const Between& between) const {
-    return rows[1] != nullptr ? run_both(num_steps, between) : run_one(num_steps, between);
+    return rows[1] != nullptr ? run_tiles<2>(num_steps, between) : run_tiles<1>(num_steps, between);
   }
 
  private:
-  template <typename Between>
-  void run_both(int num_steps, const Between& between) const {
+  template <int kTiles, typename Between>
+  void run_tiles(int num_steps, const Between& between) const {
     zero_32();
     for (int step = 0; step < num_steps; ++step) {
       between(step);
@@ -58,29 +58,18 @@ struct TileProduct {
       _tile_dpbssd(0, 4, 6);
       _tile_loadd(7, planes[1] + step * kStep * 16, 64);
       _tile_dpbssd(1, 4, 7);
-      _tile_loadd(5, rows[1] + step * kStep, ld_rows);
-      _tile_dpbssd(2, 5, 6);
-      _tile_dpbssd(3, 5, 7);
+      if constexpr (kTiles == 2) {
+        _tile_loadd(5, rows[1] + step * kStep, ld_rows);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+      }
     }
     _tile_stored(0, sums[0][0], kPair * 4);
     _tile_stored(1, sums[0][1], kPair * 4);
-    _tile_stored(2, sums[1][0], kPair * 4);
-    _tile_stored(3, sums[1][1], kPair * 4);
-  }
-  template <typename Between>
-  void run_one(int num_steps, const Between& between) const {
-    _tile_zero(0);
-    _tile_zero(1);
-    for (int step = 0; step < num_steps; ++step) {
-      between(step);
-      _tile_loadd(4, rows[0] + step * kStep, ld_rows);
-      _tile_loadd(6, planes[0] + step * kStep * 16, 64);
-      _tile_dpbssd(0, 4, 6);
-      _tile_loadd(7, planes[1] + step * kStep * 16, 64);
-      _tile_dpbssd(1, 4, 7);
+    if constexpr (kTiles == 2) {
+      _tile_stored(2, sums[1][0], kPair * 4);
+      _tile_stored(3, sums[1][1], kPair * 4);
     }
-    _tile_stored(0, sums[0][0], kPair * 4);
-    _tile_stored(1, sums[0][1], kPair * 4);
   }
 };
 

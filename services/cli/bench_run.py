@@ -11,13 +11,16 @@ from slipstream.services.cli import bench_plot, bench_report
 from slipstream.services.cli.console import progress, resolve_cache_dir
 from slipstream.services.cli.measure_options import EngineBenchOptions
 from slipstream.services.cli.model_commands import pack_once
+from slipstream.services.cli.name_lists import parse_names
 from slipstream.shared.config import KvFormat, WeightFormat
+from slipstream.shared.cores import num_cores
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.engine_cells import Workload, standard_cells
 from slipstream.shared.measure.engine_steps import measure
 from slipstream.shared.measure.engines import TORCH, BenchedModel, EngineFormat, opened_engines
-from slipstream.shared.measure.estimate import num_cores, table
+from slipstream.shared.measure.estimate import table
 from slipstream.shared.measure.measured_machine import MeasuredMachine
+from slipstream.shared.model.formats import KV_BESIDE
 
 
 def run_engine_bench(options: EngineBenchOptions) -> None:
@@ -62,12 +65,11 @@ def run_engine_bench(options: EngineBenchOptions) -> None:
 
 def parse_formats(weight_formats: str, kv_formats: str | None) -> list[EngineFormat]:
     """Return what `--format` and `--kv-format` ask for. Raises ConfigurationError."""
-    known_kv = get_args(KvFormat)
-    weights = _parse_names(weight_formats, "--format", (*get_args(WeightFormat), TORCH))
+    weights = parse_names(weight_formats, "--format", (*get_args(WeightFormat), TORCH))
     if kv_formats is None:
-        kv = [each if each in known_kv else "float32" for each in weights]
+        kv: list[str] = [KV_BESIDE.get(each, "float32") for each in weights]
     else:
-        kv = _parse_names(kv_formats, "--kv-format", known_kv)
+        kv = parse_names(kv_formats, "--kv-format", get_args(KvFormat))
         kv = kv * len(weights) if len(kv) == 1 else kv
     if len(kv) != len(weights):
         raise ConfigurationError(
@@ -105,11 +107,3 @@ def pack_formats(model: str, formats: list[EngineFormat], cache_dir: Path) -> No
     for weights in dict.fromkeys(each.weights for each in formats):
         if weights != TORCH:
             pack_once(model, cast("WeightFormat", weights), cache_dir)
-
-
-def _parse_names(text: str, option: str, known: tuple[str, ...]) -> list[str]:
-    names = [part.strip() for part in text.split(",")]
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is not None:
-        raise ConfigurationError(f"{option} {unknown!r} is none of {', '.join(known)}")
-    return names

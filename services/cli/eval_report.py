@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,8 @@ import numpy as np
 
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.accuracy import Accuracy, Figure
-from slipstream.shared.measure.teacher_forcing import REFERENCE, Evaluation, Formats, Windows
+from slipstream.shared.measure.teacher_forcing import REFERENCE, Evaluation, Windows
+from slipstream.shared.model.formats import Formats
 from slipstream.shared.model.native_runner import NativeRunner
 
 _HEADINGS = (
@@ -50,7 +51,7 @@ def write_json(
     content = {
         "model": evaluation.config.name,
         "numerics": NativeRunner.numerics,
-        "reference": REFERENCE._asdict(),
+        "reference": asdict(REFERENCE),
         "window": evaluation.window,
         "texts": [_described(text) for text in windows],
         "rows": [_fields_of(row) for row in rows],
@@ -66,7 +67,7 @@ def write_json(
 def _cells(row: Row) -> tuple[str, ...]:
     accuracy = row.accuracy
     return (
-        *(*row.formats, row.text, str(accuracy.num_tokens)),
+        *(row.formats.weights, row.formats.kv, row.text, str(accuracy.num_tokens)),
         _figure(accuracy.perplexity_ratio, 4),
         _figure(accuracy.mean_kl, 5),
         _figure(accuracy.p99_kl, 4),

@@ -1,4 +1,4 @@
-"""Options of the commands that measure: `slipstream bench` and `slipstream roofline`."""
+"""Options of the commands that measure: `slipstream bench`, `roofline` and `eval`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +10,23 @@ from slipstream.services.cli.model_commands import CacheDir
 from slipstream.shared.config import DEFAULT_MODEL
 
 LOCAL = "local"
+# Whole windows that score more than 8,000 positions of a text: each but a window's first token.
+_WINDOW = 512
+_NUM_EVAL_TOKENS = 16 * _WINDOW
+
+ModelName = Annotated[
+    str,
+    typer.Option(
+        envvar="SLIPSTREAM_MODEL", help="Name, Hugging Face directory, GGUF file or hub id."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineBenchOptions:
     """What is timed."""
 
-    model: Annotated[
-        str,
-        typer.Option(
-            envvar="SLIPSTREAM_MODEL", help="Name, Hugging Face directory, GGUF file or hub id."
-        ),
-    ] = DEFAULT_MODEL
+    model: ModelName = DEFAULT_MODEL
     weight_formats: Annotated[
         str,
         typer.Option("--format", help="Formats of the weights, with commas; torch is plain torch."),
@@ -91,6 +96,47 @@ class RooflineOptions:
         typer.Option(envvar="SLIPSTREAM_THREADS", min=1, help="Of this machine (default: all)."),
     ] = None
     rounds: Annotated[int, typer.Option(min=1, help="Samples of each measure.")] = 5
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file, too.")
+    ] = None
+    cache_dir: CacheDir = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """What is compared, and on what."""
+
+    model: ModelName = DEFAULT_MODEL
+    weight_formats: Annotated[
+        str, typer.Option("--format", help="Formats of the weights, with commas between them.")
+    ] = "int8,int4"
+    kv_formats: Annotated[
+        str,
+        typer.Option("--kv-format", help="Formats of the KV cache; each goes with each of those."),
+    ] = "int8"
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file to evaluate on; may be repeated (default: prose and code)."),
+    ] = None
+    tokens: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Tokens of each text, rounded up to whole windows; with fewer than 2,000 the "
+            "intervals are rough.",
+        ),
+    ] = _NUM_EVAL_TOKENS
+    window: Annotated[
+        int, typer.Option(help="Tokens that are computed as one sequence, without what was before.")
+    ] = _WINDOW
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SLIPSTREAM_THREADS",
+            min=1,
+            help="Threads of the forward pass (default: all cores); figures don't depend on it.",
+        ),
+    ] = None
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures to this file, too.")
     ] = None

@@ -11,11 +11,11 @@ from slipstream.services.cli.console import progress, resolve_cache_dir
 from slipstream.services.cli.measure_options import LOCAL, RooflineOptions
 from slipstream.services.cli.roofline_report import Line
 from slipstream.shared.config import KvFormat, WeightFormat
+from slipstream.shared.cores import num_cores
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.engine_cells import Cell, Workload, check_cells, decode, prefill
 from slipstream.shared.measure.engine_steps import StepResult, measure
 from slipstream.shared.measure.engines import BenchedModel, EngineFormat, opened_engines
-from slipstream.shared.measure.estimate import num_cores
 from slipstream.shared.measure.hardware import named_hardware
 from slipstream.shared.measure.measured_machine import (
     MeasuredMachine,

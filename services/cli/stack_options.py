@@ -1,6 +1,6 @@
 """The options that `up` and `run` share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,6 +134,8 @@ class StackOptions:
                 directory, config, self.engine, self.weight_format, self.kv_format
             )
             progress(f"weights in {formats.weights}, KV in {formats.kv}")
+            # Looked at once: not again by each service that starts.
+            settings = replace(settings, weight_format=formats.weights, kv_format=formats.kv)
             if native_gap(config) is None and available_levels():
                 pack_once(self.model, formats.weights, settings.cache_dir)
         return settings

@@ -1,6 +1,5 @@
 """Medians with their bootstrap intervals, as a table and as JSON."""
 
-import os
 import platform
 import random
 import statistics
@@ -8,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from slipstream.shared.cores import num_cores
 
 _NUM_RESAMPLES = 2000
 _TAIL = 0.025  # on either side of a 95 % interval
@@ -99,11 +100,6 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
     }
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _processor() -> str:

@@ -5,33 +5,25 @@ import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.kernels.cpu.loader import NativeLibrary, NativeUnavailableError, load
+from slipstream.kernels.cpu.loader import NativeLibrary
 from slipstream.shared.errors import ConfigurationError, ModelError, NonFiniteLogitsError
 from slipstream.shared.kv.layout import BLOCK_SIZE, KvLayout
 from slipstream.shared.measure.accuracy import BLOCK_LENGTH, Logits, Scores, compare
 from slipstream.shared.measure.texts import Text
 from slipstream.shared.model.config import ModelConfig, model_fingerprint
-from slipstream.shared.model.native_runner import FORMATS, NativeRunner
+from slipstream.shared.model.formats import Formats
+from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.packed_weights import open_packed
 from slipstream.shared.model.runner import ModelRunner, SequenceRows
 from slipstream.shared.model.tokenizer import Tokenizer
 
-WEIGHT_FORMATS = tuple(FORMATS)
 # Rows of a step, whose logits are held twice: 50,000 tokens of vocabulary make 100 MB of them.
 # Longer windows are computed in chunks, which gives the same bits.
 _NUM_ROWS = 512
 _MIN_WINDOW = 2  # a token and one that follows it
-
-
-class Formats(NamedTuple):
-    """What an engine computes in."""
-
-    weights: str
-    kv: str
 
 
 REFERENCE = Formats("float32", "float32")
@@ -53,7 +45,7 @@ class Evaluation:
     model_dir: Path
     config: ModelConfig
     cache_dir: Path
-    library: NativeLibrary
+    kernels: NativeLibrary
     num_tokens: int  # of each text, rounded up to whole windows
     window: int
     num_threads: int
@@ -130,15 +122,7 @@ class Evaluation:
         # Block 0 is the null block, as in every arena.
         num_bytes = layout.block_bytes * (1 + layout.num_blocks_for(self.window))
         arena = memoryview(mmap.mmap(-1, num_bytes))
-        return NativeRunner(self.library, packed, config, arena, layout, self.num_threads)
-
-
-def load_library() -> NativeLibrary:
-    """Return the native kernels. Raises ConfigurationError: nothing else computes every format."""
-    try:
-        return load()
-    except NativeUnavailableError as error:
-        raise ConfigurationError(f"{error}; install with a C++ compiler") from error
+        return NativeRunner(self.kernels, packed, config, arena, layout, self.num_threads)
 
 
 def score_windows(

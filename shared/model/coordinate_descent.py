@@ -9,7 +9,8 @@ codes by least squares: both lower the same error, that of the outputs, so neith
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.shared.model.int4_grid import GROUP, MIDDLE_CODE, NUM_LEVELS
+from slipstream.kernels.cpu.matrix import GROUP
+from slipstream.shared.model.int4_grid import MIDDLE_CODE, NUM_LEVELS
 
 _NUM_SWEEPS = 2  # a third one gains a tenth of what the first did
 _SINGULAR = 1e-6  # a group with one code leaves step and middle undetermined

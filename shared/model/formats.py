@@ -1,5 +1,6 @@
 """Formats of weights and KV: what `auto` means here, and which models the native kernels take."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ _HEAD_DIMS = (64, 128, 256)
 _TILE = 64
 _MAX_HEADS_PER_KV_HEAD = 16
 
-_KV_OF: dict[WeightFormat, KvFormat] = {
+# What `auto` keeps KV in beside weights.
+KV_BESIDE: Mapping[str, KvFormat] = {
     "float32": "float32",
     "bf16": "bf16",
     "int8": "int8",
@@ -39,7 +41,7 @@ def choose_formats(
     float32. Weights in float32 are asked for to be exact: then so is the KV. Raises ModelError.
     """
     chosen = _smallest(directory, model, engine) if weights == "auto" else weights
-    return Formats(chosen, _KV_OF[chosen] if kv == "auto" else kv)
+    return Formats(chosen, KV_BESIDE[chosen] if kv == "auto" else kv)
 
 
 def _smallest(directory: Path, model: ModelConfig, engine: Engine) -> WeightFormat:

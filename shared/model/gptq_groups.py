@@ -10,10 +10,10 @@ rounded, each is looked at again (`coordinate_descent.py`).
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.kernels.cpu.matrix import GROUP
 from slipstream.shared.model.coordinate_descent import Descent
 from slipstream.shared.model.gptq import damped_moments, inverse_factor
 from slipstream.shared.model.int4_grid import (
-    GROUP,
     MIDDLE_CODE,
     NUM_LEVELS,
     IntegerGrid,

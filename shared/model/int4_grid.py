@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-GROUP = 32  # input columns with one step and one lowest value
+from slipstream.kernels.cpu.matrix import GROUP
+
 NUM_LEVELS = 16
 MIDDLE_CODE = 7  # the kernels multiply (code - 7)
 _MAX_WEIGHT = 32639  # `kMaxInt4Weight`: plus 128 it has 16 bits

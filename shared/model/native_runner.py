@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,30 +10,13 @@ import numpy.typing as npt
 
 from slipstream.kernels.cpu import structs
 from slipstream.kernels.cpu.loader import NativeLibrary
+from slipstream.kernels.cpu.matrix import Matrix
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
-from slipstream.shared.model.int4_grid import GROUP
 from slipstream.shared.model.packed_file import Array, PackedFile
-from slipstream.shared.model.packing import (
-    HADAMARD,
-    NUM_OUTLIERS,
-    PACKING_VERSION,
-    QUAD,
-    TILE,
-    takes_rotation,
-)
+from slipstream.shared.model.packing import HADAMARD, PACKING_VERSION, takes_rotation
 from slipstream.shared.model.rotary_memory import RotaryMemory
 from slipstream.shared.model.runner import SequenceRows
-
-FORMATS = {"float32": 0, "int8": 1, "int4": 2, "bf16": 3}
-# What packed weights are, by their type, and how many inputs the second axis counts at once.
-_FORMATS_BY_DTYPE = {
-    "float32": ("float32", 1),
-    "uint16": ("bf16", 1),
-    "int8": ("int8", QUAD),
-    "uint8": ("int4", GROUP),
-}
-_FLOATS = ("float32", "bf16")
 
 
 class NativeRunner:
@@ -64,7 +48,7 @@ class NativeRunner:
         self._library = library
         self._block_bytes = layout.block_bytes
         self._kv = np.frombuffer(kv, np.uint8)
-        self._kept: list[Array] = []  # what the structs point to
+        self._kept: list[Array | Matrix] = []  # what the structs point to
         self._rotary = RotaryMemory(config)
         self._layers = (structs.Layer * config.num_layers)()
         self._model = self._describe(packed, config, layout)
@@ -136,7 +120,7 @@ class NativeRunner:
             head_dim=config.head_dim,
             intermediate=config.intermediate_size,
             vocab=config.vocab_size,
-            kv_format=FORMATS[layout.dtype],
+            kv_format=structs.FORMATS[layout.dtype],
             max_context=config.max_context_length,
             epsilon=config.rms_norm_eps,
             cosines=self._pointer(self._rotary.cosines),
@@ -157,30 +141,18 @@ class NativeRunner:
         layer.down = self._linear(packed, f"{name}.down")
 
     def _linear(self, packed: PackedFile, name: str) -> structs.Linear:
-        weights = packed[f"{name}.weights"]
-        columns, outliers = packed.get(f"{name}.columns"), packed.get(f"{name}.outliers")
-        weight_format, inputs_each = _FORMATS_BY_DTYPE[weights.dtype.name]
-        num_inputs = weights.shape[1] * inputs_each
-        if outliers is not None:
-            num_outliers = len(outliers) * QUAD
-        else:
-            num_outliers = NUM_OUTLIERS if columns is not None else 0
-        is_rotated = weight_format not in _FLOATS and takes_rotation(name, num_inputs)
-        # In front, or all of them, outliers need no list.
-        is_listed = columns is None and 0 < num_outliers < num_inputs
-        return structs.Linear(
-            n=weights.shape[0] * TILE,
-            k=num_inputs,
-            num_outliers=num_outliers,
-            hadamard=HADAMARD if is_rotated and not num_outliers else 0,
-            format=FORMATS[weight_format],
-            weights=self._pointer(weights),
-            scales=self._pointer(packed.get(f"{name}.scales")),
-            sums=self._pointer(packed.get(f"{name}.sums")),
-            outlier_sums=self._pointer(packed.get(f"{name}.outlier_sums")),
-            columns=self._pointer(columns),
-            outliers=self._pointer(outliers if is_listed else None),
+        matrix = Matrix(
+            packed[f"{name}.weights"],
+            scales=packed.get(f"{name}.scales"),
+            sums=packed.get(f"{name}.sums"),
+            outlier_sums=packed.get(f"{name}.outlier_sums"),
+            columns=packed.get(f"{name}.columns"),
+            outliers=packed.get(f"{name}.outliers"),
         )
+        if matrix.is_of_integers and takes_rotation(name, matrix.num_inputs):
+            matrix = replace(matrix, hadamard=0 if matrix.num_outliers else HADAMARD)
+        self._kept.append(matrix)
+        return matrix.as_struct()
 
     def _pointer(self, values: Array | None) -> int | None:
         if values is None:

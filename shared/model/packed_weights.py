@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.kernels.cpu.matrix import NUM_OUTLIERS, QUAD
 from slipstream.shared.errors import ModelError
 from slipstream.shared.model.cache_directory import ensure, find_damage
 from slipstream.shared.model.config import ModelConfig
@@ -17,9 +18,7 @@ from slipstream.shared.model.int4_grid import Grid, find_grid, to_integers
 from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
 from slipstream.shared.model.packing import (
     HADAMARD,
-    NUM_OUTLIERS,
     PACKING_VERSION,
-    QUAD,
     interleave,
     named,
     pack_bf16,

@@ -5,16 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.shared.model.int4_grid import GROUP, IntegerGrid
+from slipstream.kernels.cpu.matrix import GROUP, NUM_OUTLIERS, TILE
+from slipstream.shared.model.int4_grid import IntegerGrid
 from slipstream.shared.model.packed_file import Array
 
 # Raised when the layout or its meaning changes: older files are made again.
 PACKING_VERSION = 2
 
-TILE = 16  # output columns of a tile
 PAIR = 32  # output columns that are computed together
-NUM_OUTLIERS = 64  # strongest input columns, whose activations keep 16 bits
-QUAD = 4  # input columns that are multiplied together
 HADAMARD = 128  # block of the rotation before the down projection
 
 Weights = npt.NDArray[np.float32]

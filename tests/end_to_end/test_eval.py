@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from slipstream.services.cli.main import run_command
-from slipstream.shared.measure.teacher_forcing import Evaluation, load_library
+from slipstream.shared.measure.measured_machine import native_library
+from slipstream.shared.measure.teacher_forcing import Evaluation
 from slipstream.shared.measure.texts import default_texts
 from slipstream.shared.model.config import load_config
 from slipstream.shared.model.store import default_cache_dir
@@ -130,7 +131,7 @@ def test_by_default_each_text_scores_over_eight_thousand_positions(model_dir: Pa
         model_dir=model_dir,
         config=load_config(model_dir),
         cache_dir=default_cache_dir(),
-        library=load_library(),
+        kernels=native_library(),
         num_tokens=8192,
         window=512,
         num_threads=1,

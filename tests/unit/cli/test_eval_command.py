@@ -3,16 +3,19 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from slipstream.services.cli.eval_report import Row, table, write_json
 from slipstream.services.cli.main import run_command
+from slipstream.shared.config import WeightFormat
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.accuracy import Accuracy, Figure
-from slipstream.shared.measure.teacher_forcing import WEIGHT_FORMATS, Evaluation, Formats, Windows
+from slipstream.shared.measure.teacher_forcing import Evaluation, Windows
 from slipstream.shared.model.config import load_config
 from slipstream.shared.model.fake_model import write_fake_model
+from slipstream.shared.model.formats import Formats
 
 ROW = Row(
     Formats("int8", "float32"),
@@ -36,7 +39,7 @@ def evaluation(tmp_path: Path) -> Evaluation:
         model_dir=model_dir,
         config=load_config(model_dir),
         cache_dir=tmp_path,
-        library=None,  # type: ignore[arg-type] # a report computes nothing
+        kernels=None,  # type: ignore[arg-type] # a report computes nothing
         num_tokens=6,
         window=3,
         num_threads=1,
@@ -44,12 +47,18 @@ def evaluation(tmp_path: Path) -> Evaluation:
     )
 
 
+_FORMATS = ", ".join(get_args(WeightFormat))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--format", "int8,int3"], f"--format: 'int3' is no.*{', '.join(WEIGHT_FORMATS)}"),
-        (["--format", ""], "--format: '' is no"),
-        (["--kv-format", "bf8"], "--kv-format: 'bf8' is no.*float32, bf16, int8"),
+        (
+            ["--format", "int8,int3"],
+            f"--format 'int3' is none of {', '.join(get_args(WeightFormat))}",
+        ),
+        (["--format", ""], "--format '' is none of"),
+        (["--kv-format", "bf8"], "--kv-format 'bf8' is none of float32, bf16, int8"),
         (["--text", "missing.txt"], "--text missing.txt can't be read .No such file.*name a file"),
         (["--text", "."], "--text . can't be read .Is a directory.*name a file"),
         (["--text", "latin.txt"], "--text latin.txt is not UTF-8 .byte 1.*convert it"),

@@ -84,6 +84,7 @@ def test_bf16_stands_where_float16_stands_on_a_gpu(
         ("int8", None, [EngineFormat("int8", "int8")]),
         ("float32,int8", None, [EngineFormat(each, each) for each in ("float32", "int8")]),
         ("bf16,int8", None, [EngineFormat(each, each) for each in ("bf16", "int8")]),
+        ("int4,torch", None, [EngineFormat("int4", "int8"), _TORCH]),
         ("float32, int8", "int8", [EngineFormat(each, "int8") for each in ("float32", "int8")]),
         ("int8,int8", "float32,int8", [EngineFormat("int8", kv) for kv in ("float32", "int8")]),
         ("torch,torch", "int8", [_TORCH]),

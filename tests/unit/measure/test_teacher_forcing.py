@@ -12,10 +12,11 @@ from tokenizers.processors import TemplateProcessing
 
 from slipstream.shared.errors import ConfigurationError, ModelError, NonFiniteLogitsError
 from slipstream.shared.measure import teacher_forcing
-from slipstream.shared.measure.teacher_forcing import Evaluation, Formats, score_windows
+from slipstream.shared.measure.teacher_forcing import Evaluation, score_windows
 from slipstream.shared.measure.texts import Text
 from slipstream.shared.model.config import ModelConfig, load_config
 from slipstream.shared.model.fake_model import write_fake_model
+from slipstream.shared.model.formats import Formats
 from slipstream.shared.model.runner import SequenceRows
 from slipstream.shared.model.tokenizer import Tokenizer
 
@@ -53,7 +54,7 @@ def evaluation(model_dir: Path, config: ModelConfig, num_tokens: int, window: in
         model_dir=model_dir,
         config=config,
         cache_dir=model_dir,
-        library=None,  # type: ignore[arg-type] # cutting text computes nothing
+        kernels=None,  # type: ignore[arg-type] # cutting text computes nothing
         num_tokens=num_tokens,
         window=window,
         num_threads=1,

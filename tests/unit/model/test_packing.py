@@ -1,4 +1,4 @@
-"""Weights in bf16: rounded as torch rounds them, and exact where the checkpoint is bf16 already."""
+"""Weights in bf16, rounded as torch does and exact where they are bf16; what can't be rounded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from slipstream.kernels import reference_bf16
+from slipstream.shared.errors import ModelError
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.packed_weights import matrices, open_packed
 from slipstream.shared.model.packing import pack_bf16, pack_float32, round_to_bf16, widen_bf16
@@ -127,3 +128,18 @@ def test_a_checkpoint_in_bf16_is_packed_exactly(is_tied: bool, tmp_path: Path) -
     assert is_tied == (embedding is None)
     if embedding is not None:
         np.testing.assert_array_equal(widen_bf16(embedding), wide["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused_by_name(
+    value: float, weight_format: str, tmp_path: Path
+) -> None:
+    """Rounded, their row would be garbage that nobody sees."""
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights = torch.ones(2, 32)
+    weights[1, 7] = value
+    save_file({name: weights}, tmp_path / "model.safetensors")
+
+    with pytest.raises(ModelError, match=f"{name} holds NaN or infinity.*float32"):
+        open_packed(tmp_path, _CONFIG, "0", weight_format, tmp_path / "cache", report=print)

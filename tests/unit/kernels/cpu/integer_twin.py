@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from slipstream.kernels import reference, reference_int8
+from slipstream.kernels.cpu.matrix import NUM_OUTLIERS
 from slipstream.shared.model.gptq import quantize_rows
 from slipstream.shared.model.gptq_groups import quantize_groups
 from slipstream.shared.model.int4_grid import to_integers
 from slipstream.shared.model.packed_weights import matrices, rotated, takes_4_bits
-from slipstream.shared.model.packing import HADAMARD, NUM_OUTLIERS, rotary_tables
+from slipstream.shared.model.packing import HADAMARD, rotary_tables
 
 from .native_models import TinyModel, on_a_grid
 

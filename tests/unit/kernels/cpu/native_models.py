@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.kernels.cpu import loader
+from slipstream.kernels.cpu.matrix import GROUP
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
-from slipstream.shared.model.int4_grid import GROUP, Grid
+from slipstream.shared.model.int4_grid import Grid
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.packed_file import Array, PackedFile, write_packed
 from slipstream.shared.model.packed_weights import (

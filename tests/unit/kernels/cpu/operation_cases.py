@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.kernels.cpu.matrix import GROUP, QUAD, Floats, Matrix
 from slipstream.kernels.cpu.operations import (
-    Floats,
-    Matrix,
     Operations,
     Quantized,
     aligned_bytes,
 )
-from slipstream.shared.model.int4_grid import GROUP, IntegerGrid
-from slipstream.shared.model.packing import QUAD, pack_bf16, pack_float32, pack_int4, pack_int8
+from slipstream.shared.model.int4_grid import IntegerGrid
+from slipstream.shared.model.packing import pack_bf16, pack_float32, pack_int4, pack_int8
 
 POISON = 0xFF  # NaN in float32
 _GUARD = 192  # bytes in front of an output and behind it

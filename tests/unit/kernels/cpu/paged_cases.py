@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.kernels.cpu.operations import Floats, Operations, Queries
+from slipstream.kernels.cpu.matrix import Floats
+from slipstream.kernels.cpu.operations import Operations, Queries
 from slipstream.kernels.cpu.paged_batch import BLOCK_SIZE, HeadSizes, PagedBatch, PagedRows
 from slipstream.shared.model.packing import rotary_tables, widen_bf16
 

@@ -10,7 +10,8 @@ import torch
 
 from slipstream.kernels import reference, reference_bf16, reference_int8
 from slipstream.kernels.cpu import loader
-from slipstream.kernels.cpu.operations import Matrix, Operations, Quantized
+from slipstream.kernels.cpu.matrix import Matrix
+from slipstream.kernels.cpu.operations import Operations, Quantized
 from slipstream.shared.model.packing import (
     HADAMARD,
     interleave,
@@ -42,7 +43,6 @@ LEVELS = loader.available_levels()
 NUM_ROWS = (1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 31, 32, 33, 70)
 # Half a unit in the last place of float32: what one rounding costs.
 UNIT = 2.0**-24
-INT4_FORMAT = 2
 
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the native kernels were not built")
 
@@ -110,7 +110,7 @@ def test_a_row_with_a_nan_stays_visible_and_alone(case: Case, operations: Operat
 def test_threads_change_nothing(case: Case, num_threads: int, operations: Operations) -> None:
     x = random_rows(5, case.num_inputs)
     expected = case.of(operations, x)
-    others = Operations(operations.library, num_threads)
+    others = Operations(operations.kernels, num_threads)
 
     found = case.of(others, x)
     others.close()
@@ -237,7 +237,7 @@ def test_integer_sums_of_linear_are_exact(of: CodedMatrix, operations: Operation
     ones = np.ones(max(NUM_ROWS), np.float32)
     integers = rows.low[: len(ones)].astype(np.int64)
     sums = (integers @ of.codes.T.astype(np.int64)).astype(np.float32)
-    if of.packed.format == INT4_FORMAT:
+    if of.packed.format == "int4":
         high = rows.high[: len(ones)].astype(np.int64)
         sums += 256 * (high @ of.codes[:, of.outliers].T.astype(np.int64)).astype(np.float32)
     else:
@@ -290,7 +290,7 @@ def test_outputs_of_linear_are_sums_times_both_scales(
     largest = reference_int8.linear_of_integers(
         integers.abs(), wide(rows.scales), wide(of.codes).abs(), wide(of.scales)
     ).numpy()
-    is_int4 = of.packed.format == INT4_FORMAT
+    is_int4 = of.packed.format == "int4"
     allowed = 3.01 * UNIT * np.abs(expected) + is_int4 * 3 * UNIT * largest
     assert (np.abs(found - expected) <= allowed).all()
 

@@ -11,7 +11,8 @@ import torch
 
 from slipstream.kernels import reference, reference_int8
 from slipstream.kernels.cpu import loader
-from slipstream.kernels.cpu.operations import Floats, Operations
+from slipstream.kernels.cpu.matrix import Floats
+from slipstream.kernels.cpu.operations import Operations
 from slipstream.kernels.cpu.paged_batch import BLOCK_SIZE
 from slipstream.shared.model.packing import round_to_bf16
 
@@ -290,7 +291,7 @@ def test_a_row_among_others_has_the_bits_that_it_has_alone(
 def test_threads_change_nothing(kv_format: str, num_threads: int, operations: Operations) -> None:
     """Alone a thread takes groups whole; several share the segments of a few groups."""
     cache = filled(operations, HEADS[0], kv_format)
-    others = Operations(operations.library, num_threads)
+    others = Operations(operations.kernels, num_threads)
 
     for rows in (last_rows(1), last_rows(7), [(7, 599, 600)]):
         expected = attend(operations, cache, rows)
