@@ -5,10 +5,12 @@ For example:
 
     python bench/sharing.py --seconds 10 --json FILE
 
-Each way is run with both processes at once; `alone` gives each the machine for itself.
+Each way is run with both processes at once; `alone` gives each the machine for itself. Then decode
+runs beside programs that compute and know of no ledger: one, and one for each core.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,7 @@ _BATCH = 4
 _BLOCKS_EACH = 18
 _PROMPT = 512
 _START_S = 5.0  # what a process needs to load
+_BUSY = "while True: pass"
 
 # How a process takes cores: all threads at all times; one core of its own; the ledger.
 _WAYS = ("spinning", "own core", "shared")
@@ -55,7 +58,7 @@ def main() -> None:
     rows = _measure(options.model, options.seconds)
     for row in rows:
         print(  # noqa: T201 - what the program is for
-            f"{row['way']:<9} {row['role']:<8} {row['steps_per_s']:8.1f} steps/s"
+            f"{row['way']:<11} {row['role']:<8} {row['steps_per_s']:8.1f} steps/s"
             f"  {row['fraction']:5.0%} of alone  median {row['median_ms']:7.2f} ms"
             f"  longest {row['longest_ms']:7.1f} ms"
         )
@@ -75,9 +78,30 @@ def _measure(model: str, seconds: float) -> list[dict[str, float | str]]:
         ]
         for way in _WAYS:
             rows += [{"way": way, **each} for each in _run(model, _ROLES, way, ledger, seconds)]
+        for num_others in (1, len(os.sched_getaffinity(0))):
+            with _crowd(num_others):
+                rows += [
+                    {
+                        "way": f"{way} +{num_others}",
+                        **_run(model, ["decode"], way, ledger, seconds)[0],
+                    }
+                    for way in ("spinning", "shared")
+                ]
     for row in rows:
         row["fraction"] = row["steps_per_s"] / alone[row["role"]]["steps_per_s"]
     return rows
+
+
+@contextlib.contextmanager
+def _crowd(num_programs: int) -> Iterator[None]:
+    """Programs that compute all the time, while a block runs."""
+    programs = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(num_programs)]  # noqa: S603 - this very Python
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 def _run(

@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 
+#include "clock.h"
 #include "engine.h"
 #include "export.h"
 #include "step.h"
@@ -19,22 +20,29 @@ namespace {
 
 using slipstream::Engine;
 
-// The cores of one step.
+// The cores of one step; without a ledger all threads compute, wherever they run.
 class Cores {
  public:
-  Cores(slipstream::CoreLedger* ledger, int max_num_cores) : ledger_(ledger) {
-    if (ledger_ != nullptr) taken_ = &ledger_->acquire(max_num_cores);
+  Cores(Engine& engine, int max_num_threads) : engine_(engine) {
+    if (engine.ledger == nullptr) return;
+    taken_ = &engine.ledger->acquire(engine.crowd.num_threads(max_num_threads, slipstream::now_us()));
+    started_us_ = slipstream::now_us();
   }
   ~Cores() {
-    if (ledger_ != nullptr) ledger_->release();
+    if (taken_ == nullptr) return;
+    const int64_t ended_us = slipstream::now_us();
+    const int64_t on_cores_us = engine_.pool.take_on_cores_us();
+    engine_.crowd.saw(static_cast<int>(taken_->size()), ended_us - started_us_, on_cores_us, ended_us);
+    engine_.ledger->release();
   }
   Cores(const Cores&) = delete;
   Cores& operator=(const Cores&) = delete;
   const std::vector<int>* taken() const { return taken_; }
 
  private:
-  slipstream::CoreLedger* ledger_;
+  Engine& engine_;
   const std::vector<int>* taken_ = nullptr;
+  int64_t started_us_ = 0;
 };
 
 }  // namespace
@@ -83,7 +91,7 @@ SLIPSTREAM_EXPORT int slipstream_step(void* engine, const slipstream::Model* mod
                                       const slipstream::Step* step) {
   try {
     auto* e = static_cast<Engine*>(engine);
-    const Cores cores(e->ledger.get(), std::min(step->num_threads, e->pool.num_threads()));
+    const Cores cores(*e, std::min(step->num_threads, e->pool.num_threads()));
     const auto run = step->is_unfused ? slipstream::run_unfused_step : slipstream::run_step;
     run(*model, *step, e->workspace, e->pool, cores.taken());
     return 0;

@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "clock.h"
+
 #if defined(__linux__)
 #include <fcntl.h>
 #include <sched.h>
@@ -23,12 +25,6 @@ constexpr int64_t kPollNs = 20'000;
 constexpr int64_t kLivenessUs = 5'000;
 // No step takes so long: whoever holds the core is stuck, and waiting on would spread that.
 constexpr int64_t kLongestWaitUs = 5'000'000;
-
-int64_t now_us() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<int64_t>(t.tv_sec) * 1'000'000 + t.tv_nsec / 1000;
-}
 
 // Processes are known by a byte of the file that they keep locked: it works across containers, and
 // the kernel lets go of it when a process dies, however it dies.

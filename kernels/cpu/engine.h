@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core_ledger.h"
+#include "crowd.h"
 #include "thread_pool.h"
 #include "workspace.h"
 
@@ -13,6 +14,7 @@ struct Engine {
   Workspace workspace;
   ThreadPool pool;
   std::unique_ptr<CoreLedger> ledger;  // none: all threads, wherever they run
+  Crowd crowd;                         // looked at where cores are shared
   explicit Engine(int num_threads) : pool(num_threads) {}
 };
 

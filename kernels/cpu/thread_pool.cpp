@@ -16,6 +16,13 @@ constexpr int kSpins = 20000;
 constexpr int kYields = 2000;
 constexpr int64_t kSleepNs = 50'000;
 
+// The time that this thread has had a core.
+int64_t on_core_us() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1'000'000 + t.tv_nsec / 1000;
+}
+
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -85,8 +92,7 @@ void ThreadPool::run(int num_threads, const Work& work, const std::vector<int>* 
   barrier_.reset(num_used);
   if (num_used == 1) {
     cores_ = cores;
-    move_to_core(0);
-    work(0);
+    compute(work, 0);
     return;
   }
   num_running_.store(num_used - 1, std::memory_order_relaxed);
@@ -98,9 +104,15 @@ void ThreadPool::run(int num_threads, const Work& work, const std::vector<int>* 
     ++step_;
   }
   started_.notify_all();
-  move_to_core(0);
-  work(0);
+  compute(work, 0);
   spin_until([&] { return num_running_.load(std::memory_order_acquire) == 0; });
+}
+
+void ThreadPool::compute(const Work& work, int thread_idx) {
+  move_to_core(thread_idx);
+  const int64_t before_us = on_core_us();
+  work(thread_idx);
+  on_cores_us_.fetch_add(on_core_us() - before_us, std::memory_order_relaxed);
 }
 
 void ThreadPool::serve(int thread_idx) {
@@ -115,8 +127,7 @@ void ThreadPool::serve(int thread_idx) {
       if (thread_idx < num_wanted_) work = work_;
     }
     if (work != nullptr) {
-      move_to_core(thread_idx);
-      (*work)(thread_idx);
+      compute(*work, thread_idx);
       num_running_.fetch_sub(1, std::memory_order_release);
     }
   }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -41,8 +42,12 @@ class ThreadPool {
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
   Barrier& barrier() { return barrier_; }
 
+  // How long the threads have had cores, all together, since it was asked last; microseconds.
+  int64_t take_on_cores_us() { return on_cores_us_.exchange(0, std::memory_order_relaxed); }
+
  private:
   void serve(int thread_idx);
+  void compute(const Work& work, int thread_idx);
   void move_to_core(int thread_idx);
 
   std::vector<std::thread> threads_;
@@ -53,6 +58,7 @@ class ThreadPool {
   const Work* work_ = nullptr;
   const std::vector<int>* cores_ = nullptr;
   std::atomic<int> num_running_{0};
+  std::atomic<int64_t> on_cores_us_{0};
   int num_wanted_ = 0;
   long step_ = 0;
   bool is_ending_ = false;

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
 _FAKE = ["--test-mode", "--engine", "fake"]
 _SERVICES = ("scheduler", "kv", "prefill", "decode", "draft")
-_SECONDS = 15.0  # what a client waits at most for its ending after a death
+_SECONDS = 15.0  # what a client waits at most, after a death, to hear how it goes on
 _STOP_UNDER_LOAD_S = 5.0
 _NUM_STREAMS = 6
 # Long enough to be running when the blow comes, short enough to wait for.
@@ -65,12 +65,15 @@ async def test_streams_end_and_prefill_stays_when_the_decode_worker_is_killed(
 ) -> None:
     async with client.connected(any_stack.nats_url) as asking:
         others = _pids(any_stack, "decode")
-        async with _streams(asking) as running:
-            old_pid = any_stack.kill("decode")
-            async with asyncio.timeout(_SECONDS):
-                endings = await asyncio.gather(*running)
+        streams = [await _listen(asking, _STORY) for _ in range(_NUM_STREAMS)]
+        await _wait_all(streams, lambda each: bool(each.frames), 30)
+        assert not any(each.endings for each in streams), "a stream ended before the blow"
+        old_pid = any_stack.kill("decode")
+        # Ended, or begun anew where the scheduler knew of no token yet; then a whole story follows.
+        await _wait_all(streams, lambda each: bool(each.endings) or _attempt(each) > 1, _SECONDS)
+        await _wait_all(streams, lambda each: bool(each.endings), client.ANSWER_S)
 
-        for each in endings:
+        for each in streams:
             assert _outcome(each) in (("finished", "length"), ("failed", "worker_lost"))
             assert "failed" == each.ending["type"] or 90 == len(each.token_ids)
         assert others == _pids(any_stack, "decode")
@@ -184,9 +187,7 @@ async def test_a_stop_under_load_ends_every_stream_and_leaves_nothing(
     long = {"prompt_token_ids": ids, "max_tokens": 1000, "ignore_eos": True, "route": "remote"}
     async with client.connected(running.nats_url) as asking:
         streams = [await _listen(asking, story) for _ in range(4)]
-        async with asyncio.timeout(30):
-            while not all(each.frames for each in streams):
-                await asyncio.sleep(0.01)
+        await _wait_all(streams, lambda each: bool(each.frames), 30)
         prefilling = await _listen(asking, long)
         while not (await asking.report_of("prefill")).held:
             pass
@@ -256,6 +257,20 @@ def _outcome(found: client.Stream) -> tuple[str, str]:
 
 def _pids(running: stack.Stack, but: str) -> dict[str, int]:
     return {name: running.pid(name) for name in _SERVICES if name != but}
+
+
+def _attempt(found: client.Stream) -> int:
+    """The attempt whose tokens came last."""
+    attempt: int = found.frames[-1]["attempt"]
+    return attempt
+
+
+async def _wait_all(
+    streams: list[client.Stream], is_met: Callable[[client.Stream], bool], timeout_s: float
+) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not all(is_met(each) for each in streams):
+            await asyncio.sleep(0.01)
 
 
 async def _wait_restarted(running: stack.Stack, name: str, old_pid: int) -> None:

@@ -1,7 +1,9 @@
 """Processes share the cores of a host through one file."""
 
+import concurrent.futures
 import os
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ TOKENS = list(range(1, 200))
 TABLE = list(range(1, 9))
 _CORE = struct.Struct("<IIIxxxxq40x")  # user, home, wanted, last use of a core: one cache line
 Opened = Callable[[Path | None], NativeRunner]
+_BUSY = "while True: pass"
 _ANOTHER = 77  # a process that no longer lives: nobody holds its byte of the file
 
 pytestmark = [
@@ -132,6 +135,49 @@ def test_an_idle_core_is_borrowed_and_a_busy_neighbour_keeps_its_own(
 
     assert core not in kept
     assert core in borrowed
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="there is no second core to give up")  # two cores
+def test_beside_a_crowd_that_knows_no_ledger_one_core_is_enough(
+    opened: Opened, tmp_path: Path
+) -> None:
+    """Two threads that wait for each other at every barrier would take many times as long."""
+    ledger = tmp_path / "cores"
+    runner = opened(ledger)
+    assert comes_true(lambda: len(CORES) == most_cores_taken(runner, ledger), 10)
+
+    crowd = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(2 * len(CORES))]
+    try:
+        assert comes_true(lambda: 1 == most_cores_taken(runner, ledger), 30)
+    finally:
+        for each in crowd:
+            each.kill()
+            each.wait()
+
+    assert comes_true(lambda: len(CORES) == most_cores_taken(runner, ledger), 60)
+
+
+def comes_true(is_true: Callable[[], bool], timeout_s: float) -> bool:
+    """Try until it is so; False when it did not come true in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if is_true():
+            return True
+    return False
+
+
+def most_cores_taken(runner: NativeRunner, ledger: Path) -> int:
+    """Return how many cores the steps of a while hold at most, as seen between samples."""
+    found = 0
+    end_s = time.monotonic() + 0.5
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        while time.monotonic() < end_s:
+            stepping = pool.submit(step, runner)
+            while not stepping.done():
+                users = [user for user, _, _, _ in cores_in(ledger).values() if user != 0]
+                found = max(found, len(users))
+            stepping.result()
+    return found
 
 
 def pinned_cores() -> set[int]:
