@@ -15,18 +15,18 @@ import contextlib
 import json
 import math
 import random
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from stack import SLIPSTREAM, connected, running_stack
 
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.nats_bus import NatsBus
@@ -37,14 +37,12 @@ from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Finished, GenerateRequest, TokenFrame
 from slipstream.shared.messages.packed import PackedInts
 
-SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 NUM_OUTPUT_TOKENS = 32
 PROMPT_LENGTHS = (28, 512)
 STREAM_COUNTS = (1, 16)
 ROUTES = ("remote", "local")
 _ANSWER_S = 300.0
 _MIB = 1024 * 1024
-_READY = re.compile(r"Slipstream is ready on (nats://\S+)")
 
 REFUSALS: dict[str, bytes] = {
     "malformed JSON": b'{"prompt": ',
@@ -163,38 +161,6 @@ def time_to_first_text_ms() -> float:
         return took_ms
 
 
-@contextlib.contextmanager
-def running_stack() -> Iterator[str]:
-    """Run a stack; yield its address."""
-    with tempfile.TemporaryDirectory() as directory:
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            [SLIPSTREAM, "up", "--port", "0", "--log-level", "error"],
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdout is not None, "a pipe was asked for"
-        with process:
-            try:
-                found = next(filter(None, map(_READY.match, process.stdout)), None)
-                assert found is not None, "the stack did not come up"
-                yield found[1]
-            finally:
-                process.terminate()
-
-
-@contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[NatsBus]:
-    """Connect for as long as a block runs."""
-    bus = await NatsBus.connect(url, "bench-latency")
-    try:
-        yield bus
-    finally:
-        await bus.close()
-
-
 async def measure_stack(url: str, num_rounds: int, seed: int, samples: Samples) -> None:
     """Take every cell once a round; the first round warms up and is not counted."""
     cells: list[Cell] = [Refusal(name, payload) for name, payload in REFUSALS.items()]
@@ -205,7 +171,7 @@ async def measure_stack(url: str, num_rounds: int, seed: int, samples: Samples) 
         for route in ROUTES
     ]
     rng = random.Random(seed)  # noqa: S311 - an order, no secret
-    async with connected(url) as bus:
+    async with connected(url, "bench-latency") as bus:
         for number in range(num_rounds + 1):
             _say(f"round {number} of {num_rounds}" if number else "warming up")
             into: Samples = samples if number else defaultdict(list)

@@ -92,12 +92,15 @@ class WorkerConfig(ServiceConfig):
     isa: str | None = None  # force a level of the native kernels: amx, avx512, avx2, portable
     num_seats: int = 32
     token_budget: int = 512  # rows of prompt a step may take
+    # And so long may a step of prompts last: what a newcomer waits for its first chunk.
+    prompt_step_ms: float = 100.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_range("num_threads", self.num_threads, 0, 1024)
         _check_range("num_seats", self.num_seats, 1, 4096)
         _check_range("token_budget", self.token_budget, 1, 65_536)
+        _check_range("prompt_step_ms", self.prompt_step_ms, 1, 60_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,8 @@ class DecodeConfig(WorkerConfig):
     max_num_draft_tokens: int = 4
     draft_budget_ms: float = 4.0  # longest wait for proposals in a step
     num_granted_blocks: int = 16  # held ahead of need
+    # A step with prompts in it lasts at most so many times what its streams alone would take.
+    step_stretch: float = 2.3
     stream_keep_s: float = 60.0  # how long an ended stream can be resumed
 
     def __post_init__(self) -> None:
@@ -122,6 +127,7 @@ class DecodeConfig(WorkerConfig):
         _check_range("max_num_draft_tokens", self.max_num_draft_tokens, 0, 64)
         _check_range("draft_budget_ms", self.draft_budget_ms, 0, 1000)
         _check_range("num_granted_blocks", self.num_granted_blocks, 1, 4096)
+        _check_range("step_stretch", self.step_stretch, 1.1, 100)
 
 
 @dataclass(frozen=True, kw_only=True)

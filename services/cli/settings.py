@@ -53,6 +53,8 @@ SETTINGS = {
     "is_sharing_cores": Setting("Share cores with the host's other workers.", name="share_cores"),
     "num_seats": Setting("Sequences held at once.", name="seats"),
     "token_budget": Setting("Rows of prompt a step may take."),
+    "prompt_step_ms": Setting("Longest step of prompts alone: what a newcomer waits."),
+    "step_stretch": Setting("Longest step with prompts, in steps of its streams alone."),
     "speculation": Setting("ngram, or off."),
     "max_num_draft_tokens": Setting("Draft tokens verified a step."),
     "draft_budget_ms": Setting("Longest wait for proposals in a step."),

@@ -1,6 +1,6 @@
 """Which rows a step takes: decode rows with their drafts first, then prompt chunks. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slipstream.services.decode.sequence import DecodeSequence
@@ -9,6 +9,7 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.model.row_passes import Logits, Peak, row_passes
 from slipstream.shared.model.runner import SequenceRows
 from slipstream.shared.model.sampling import SampledToken
+from slipstream.shared.worker.chunks import PromptBudget, Waiting, share
 from slipstream.shared.worker.report_book import Attempt
 
 Proposals = Mapping[Attempt, Sequence[int]]
@@ -23,27 +24,33 @@ class Part:
     draft_token_ids: Sequence[int] = ()
     sampled: Sequence[SampledToken] = ()
     error: Exception | None = None
+    is_stream: bool = False  # it decodes; else it is a prompt, or a chunk of one
+
+
+# What the streams of a step leave for prompts; None: nothing.
+Budget = Callable[[Sequence[Part]], PromptBudget | None]
 
 
 def plan(
-    ready: Sequence[DecodeSequence], proposals: Proposals, token_budget: int, block_size: int
+    ready: Sequence[DecodeSequence], proposals: Proposals, budget: Budget, block_size: int
 ) -> list[Part]:
     """
     Pack the rows of one step. Sequences come with the blocks they need; drafts shrink to fit.
 
-    Running streams always have their row; prompts share what the budget leaves, oldest first.
+    Running streams always have their row; prompts share what the budget leaves.
     """
     decoding = [sequence for sequence in ready if sequence.num_pending_tokens == 1]
     prompts = [sequence for sequence in ready if sequence.num_pending_tokens > 1]
     parts = [_decode_part(each, proposals.get(each.attempt, ()), block_size) for each in decoding]
-    budget = max(token_budget - sum(part.rows.num_rows for part in parts), 1)
-    for sequence in prompts:
-        if budget <= 0:
-            break
-        num_rows = min(sequence.num_pending_tokens, budget)
-        budget -= num_rows
-        parts.append(_prompt_part(sequence, num_rows))
-    return parts
+    left = budget(parts) if prompts else None
+    if left is None:
+        return parts
+    waiting = [Waiting(each.num_computed_tokens, each.num_pending_tokens) for each in prompts]
+    return parts + [
+        _prompt_part(sequence, num_rows)
+        for sequence, num_rows in zip(prompts, share(waiting, left), strict=True)
+        if num_rows > 0
+    ]
 
 
 def max_num_drafts(sequence: DecodeSequence, limit: int) -> int:
@@ -105,7 +112,7 @@ def _decode_part(sequence: DecodeSequence, draft: Sequence[int], block_size: int
         block_table=sequence.block_ids,
         num_logit_rows=1 + len(draft),
     )
-    return Part(sequence, rows, draft)
+    return Part(sequence, rows, draft, is_stream=True)
 
 
 def _prompt_part(sequence: DecodeSequence, num_rows: int) -> Part:

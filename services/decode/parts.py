@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.jobs import DecodeJobs
+from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.steps import DecodeSteps
 from slipstream.shared.bus.bus import Bus
@@ -70,7 +71,8 @@ async def open_parts(
         reporter.changed,
     )
     holder.append(jobs)
-    steps = DecodeSteps(host, grants, drafts, config.token_budget, jobs.progress, jobs.preempted)
+    pace = Pace(config.token_budget, config.step_stretch, config.prompt_step_ms / 1000)
+    steps = DecodeSteps(host, grants, drafts, pace, jobs.progress, jobs.preempted)
     jobs.steps = steps
     return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter)
 

@@ -1,6 +1,7 @@
 """The loop that decodes: sequences join and leave between steps, one packed forward a step."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -8,6 +9,7 @@ import structlog
 from slipstream.services.decode.batch import Part, Proposals, apply, plan, sample
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
+from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
@@ -29,14 +31,14 @@ class DecodeSteps:
         host: WorkerHost,
         grants: BlockGrants,
         drafts: DraftClient | None,
-        token_budget: int,
+        pace: Pace,
         on_progress: Callable[[DecodeSequence], None],
         on_preempted: Callable[[DecodeSequence], None],
     ) -> None:
         self._host = host
         self._grants = grants
         self._drafts = drafts
-        self._token_budget = token_budget
+        self._pace = pace
         self._on_progress = on_progress
         self._on_preempted = on_preempted
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
@@ -60,7 +62,7 @@ class DecodeSteps:
                 continue
             proposals = await self._proposals()
             ready = [each for each in self._sequences if self._is_ready(each, proposals)]
-            parts = plan(ready, proposals, self._token_budget, self._host.model.layout.block_size)
+            parts = plan(ready, proposals, self._pace.budget, self._host.model.layout.block_size)
             if parts:
                 await self._step(parts)
             else:
@@ -89,7 +91,9 @@ class DecodeSteps:
         sound = [part for part in parts if self._is_sound(part)]
         if not sound:
             return
+        started = time.perf_counter()
         sample(sound, self._host.engine.forward([part.rows for part in sound]))
+        self._pace.saw(sound, time.perf_counter() - started)
 
     def _is_sound(self, part: Part) -> bool:
         try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.model.runner import SequenceRows
+from slipstream.shared.worker.chunks import PromptBudget, Waiting, share
 
 
 @dataclass(frozen=True)
@@ -20,29 +21,17 @@ class Chunk:
         return self.rows.num_logit_rows > 0
 
 
-def plan(sequences: Sequence[PrefillSequence], token_budget: int) -> list[Chunk]:
-    """
-    Pack chunks of up to `token_budget` rows in all.
-
-    With several prompts none takes more than half of what is left, so that a short one passes a
-    long one; what nobody else needs goes to the first.
-    """
-    waiting = [sequence for sequence in sequences if not sequence.is_done]
-    remaining = [len(each.token_ids) - each.num_computed_tokens for each in waiting]
-    shares = [0] * len(waiting)
-    budget = token_budget
-    for idx, need in enumerate(remaining):
-        is_alone = idx == len(waiting) - 1
-        shares[idx] = min(need, budget if is_alone else max(1, budget // 2), budget)
-        budget -= shares[idx]
-    for idx, need in enumerate(remaining):
-        extra = min(need - shares[idx], budget)
-        shares[idx] += extra
-        budget -= extra
+def plan(sequences: Sequence[PrefillSequence], budget: PromptBudget) -> list[Chunk]:
+    """Pack the chunks of a step: the waiting prompts share its budget."""
+    unfinished = [sequence for sequence in sequences if not sequence.is_done]
+    waiting = [
+        Waiting(each.num_computed_tokens, len(each.token_ids) - each.num_computed_tokens)
+        for each in unfinished
+    ]
     return [
-        _chunk(sequence, share)
-        for sequence, share in zip(waiting, shares, strict=True)
-        if share > 0
+        _chunk(sequence, num_rows)
+        for sequence, num_rows in zip(unfinished, share(waiting, budget), strict=True)
+        if num_rows > 0
     ]
 
 

@@ -1,6 +1,7 @@
 """The loop that computes prompts, a packed step after another."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import structlog
@@ -9,8 +10,10 @@ from slipstream.services.prefill.batch import Chunk, plan
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.model.row_passes import row_passes
+from slipstream.shared.worker.chunks import PromptBudget
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.step_cost import Prompts, Streams, num_pairs
 
 log = structlog.get_logger()
 
@@ -21,9 +24,9 @@ LEASE_MARGIN_S = 2.0
 class PrefillSteps:
     """Owns the sequences being computed; `add` one and wait for its `progress`."""
 
-    def __init__(self, host: WorkerHost, token_budget: int, lease_s: float) -> None:
+    def __init__(self, host: WorkerHost, budget: PromptBudget, lease_s: float) -> None:
         self._host = host
-        self._token_budget = token_budget
+        self._budget = budget
         self._margin_s = min(LEASE_MARGIN_S, lease_s / 4)
         self._sequences: list[PrefillSequence] = []
         self._work = asyncio.Event()
@@ -37,7 +40,7 @@ class PrefillSteps:
         """Step for ever; sleep when there is nothing to do."""
         while True:
             await self._host.engine.wait(self._work)
-            chunks = plan(self._leased_safely(), self._token_budget)
+            chunks = plan(self._leased_safely(), self._budget)
             if chunks:
                 await self._step(chunks)
             self._retire()
@@ -60,7 +63,9 @@ class PrefillSteps:
         sound = [chunk for chunk in chunks if self._is_sound(chunk)]
         if not sound:
             return
+        started = time.perf_counter()
         logits = self._host.engine.forward([chunk.rows for chunk in sound])
+        self._learn(sound, time.perf_counter() - started)
         rows = zip(logits, row_passes().peaks(logits), strict=True)
         for chunk in sound:
             sequence = chunk.sequence
@@ -71,6 +76,13 @@ class PrefillSteps:
                     sequence.error = error
             sequence.num_computed_tokens += chunk.rows.num_rows
             sequence.num_chunks += 1
+
+    def _learn(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        if self._budget.cost is not None:
+            rows = [chunk.rows for chunk in chunks]
+            num_rows = sum(each.num_rows for each in rows)
+            pairs = sum(num_pairs(each.num_computed_tokens, each.num_rows) for each in rows)
+            self._budget.cost.learn(Streams(0, 0), Prompts(num_rows, pairs), seconds)
 
     def _is_sound(self, chunk: Chunk) -> bool:
         blocks = chunk.sequence.leased.blocks

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.services.decode.batch import apply, max_num_drafts, plan, sample
+from slipstream.services.decode.batch import Budget, apply, max_num_drafts, plan, sample
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.errors import NonFiniteLogitsError
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.fake_runner import FakeRunner, next_token_id
+from slipstream.shared.worker.chunks import PromptBudget
 
 from .decode_samples import make_sequence
 
@@ -30,6 +31,13 @@ def continuation(token_ids: Sequence[int], num_tokens: int) -> list[int]:
     return said[len(token_ids) :]
 
 
+def rows_alone(num_rows: int) -> Budget:
+    """A budget of rows, whatever they take."""
+    return lambda streams: PromptBudget(
+        max(num_rows - sum(part.rows.num_rows for part in streams), 1), is_alone=not streams
+    )
+
+
 def step(
     runner: FakeRunner,
     sequences: list[DecodeSequence],
@@ -38,7 +46,7 @@ def step(
 ) -> None:
     """Do what a step does; the engine checks every slot that it reads."""
     proposals = dict(zip((each.attempt for each in sequences), drafts or [], strict=False))
-    parts = plan(sequences, proposals, budget, LAYOUT.block_size)
+    parts = plan(sequences, proposals, rows_alone(budget), LAYOUT.block_size)
     sample(parts, runner.forward([part.rows for part in parts]))
     for part in parts:
         apply(part)
@@ -75,7 +83,7 @@ def test_tokens_with_drafts_are_those_without(steps: list[list[bool]]) -> None:
 
 
 def test_prompt_chunks_and_streams_share_a_step() -> None:
-    """Running streams always have their row; prompts get what the budget leaves, oldest first."""
+    """Running streams always have their row; prompts share what the budget leaves."""
     running = ready(PROMPT, [1], "a")
     runner = make_runner()
     step(runner, [running])
@@ -84,15 +92,15 @@ def test_prompt_chunks_and_streams_share_a_step() -> None:
         step(runner, [running, first, second], budget=16)
 
     assert continuation(PROMPT, 5) == running.token_ids[len(PROMPT) :]
-    assert continuation(range(40), 2) == first.token_ids[40:]
-    assert 3 == first.num_chunks
-    assert second.num_computed_tokens > 0
+    assert continuation(PROMPT, 3) == second.token_ids[len(PROMPT) :]
+    assert continuation(range(40), 1) == first.token_ids[40:]
+    assert (4, 2) == (first.num_chunks, second.num_chunks)
 
 
 def test_a_prompt_always_gets_a_row_however_many_streams_run() -> None:
     running, prompt = ready(PROMPT, [1], "a"), ready(PROMPT, [2], "b")
     running.num_computed_tokens = len(PROMPT) - 1
-    parts = plan([running, prompt], {}, 1, LAYOUT.block_size)
+    parts = plan([running, prompt], {}, rows_alone(1), LAYOUT.block_size)
 
     assert [1, 1] == [part.rows.num_rows for part in parts]
 
@@ -100,7 +108,7 @@ def test_a_prompt_always_gets_a_row_however_many_streams_run() -> None:
 def test_drafts_shrink_to_the_slots_that_are_there() -> None:
     sequence = ready(list(range(30)), [1])
     sequence.num_computed_tokens = 29
-    (part,) = plan([sequence], {sequence.attempt: [1, 2, 3, 4]}, 512, LAYOUT.block_size)
+    (part,) = plan([sequence], {sequence.attempt: [1, 2, 3, 4]}, rows_alone(512), LAYOUT.block_size)
 
     assert [1, 2] == list(part.draft_token_ids)
     assert (3, 3) == (part.rows.num_rows, part.rows.num_logit_rows)
@@ -143,7 +151,7 @@ def test_counts_of_drafts_pause_what_never_fits() -> None:
 
 def test_a_part_without_logits_samples_nothing() -> None:
     sequence = ready(list(range(40)), [1, 2])
-    (part,) = plan([sequence], {}, 8, LAYOUT.block_size)
+    (part,) = plan([sequence], {}, rows_alone(8), LAYOUT.block_size)
     sample([part], np.empty((0, 259), np.float32))
     apply(part)
 
@@ -159,7 +167,7 @@ def test_a_bad_row_is_one_bad_request(broken: int) -> None:
     """The others have their tokens, those behind it too."""
     runner = make_runner()
     sequences = [ready(PROMPT, [1 + 2 * i, 2 + 2 * i], request=f"r{i}") for i in range(3)]
-    parts = plan(sequences, {}, 512, LAYOUT.block_size)
+    parts = plan(sequences, {}, rows_alone(512), LAYOUT.block_size)
     logits = runner.forward([part.rows for part in parts])
     expected = logits.argmax(axis=1).tolist()
     logits[broken, 7] = np.nan

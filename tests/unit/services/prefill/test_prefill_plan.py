@@ -12,6 +12,7 @@ from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import SamplingParameters
 from slipstream.shared.model.sampling import SampledToken, Sampler
 from slipstream.shared.telemetry.context import SpanContext
+from slipstream.shared.worker.chunks import PromptBudget
 
 SPAN = SpanContext("1" * 32, "1" * 16)
 
@@ -42,7 +43,7 @@ def test_every_row_is_computed_once_within_the_budget(lengths: list[int], budget
     sequences = [make_sequence(length) for length in lengths]
     computed: list[list[int]] = [[] for _ in lengths]
     for _ in range(sum(lengths) + 1):
-        chunks = plan(sequences, budget)
+        chunks = plan(sequences, PromptBudget(budget))
         if not chunks:
             break
         num_waiting = sum(len(s.token_ids) - s.num_computed_tokens for s in sequences)
@@ -61,7 +62,7 @@ def test_every_row_is_computed_once_within_the_budget(lengths: list[int], budget
 
 
 def test_a_short_prompt_passes_a_long_one() -> None:
-    chunks = plan([make_sequence(1000), make_sequence(10)], 64)
+    chunks = plan([make_sequence(1000), make_sequence(10)], PromptBudget(64))
 
     assert [54, 10] == [chunk.rows.num_rows for chunk in chunks]
     assert [False, True] == [chunk.is_last for chunk in chunks]
@@ -73,11 +74,11 @@ def test_what_is_done_takes_no_rows() -> None:
     failed.error = ValueError()
     sampled.first_token = SampledToken(1)
 
-    assert [] == plan([cancelled, failed, sampled], 10)
+    assert [] == plan([cancelled, failed, sampled], PromptBudget(10))
 
 
 def test_a_prompt_goes_on_where_it_stopped() -> None:
-    (chunk,) = plan([make_sequence(20, 12)], 5)
+    (chunk,) = plan([make_sequence(20, 12)], PromptBudget(5))
 
     assert (12, 5, list(range(17))) == (
         chunk.rows.num_computed_tokens,

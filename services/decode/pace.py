@@ -1,0 +1,64 @@
+"""What a step may spend on prompts while streams run: a bounded stretch of their steps. Pure."""
+
+from collections.abc import Sequence
+
+from slipstream.services.decode.batch import Part
+from slipstream.shared.worker.chunks import PromptBudget
+from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams, num_pairs
+
+# Now and then streams step alone while prompts wait, or nobody would know any more how long that
+# takes.
+_MAX_MIXED_STEPS = 32
+
+
+class Pace:
+    """
+    Keeps a step with prompts within `stretch` times what its streams alone would take.
+
+    Without streams a step with prompts lasts `prompt_step_s`, which is what a newcomer waits.
+    """
+
+    def __init__(self, token_budget: int, stretch: float, prompt_step_s: float) -> None:
+        self._token_budget = token_budget
+        self._stretch = stretch
+        self._prompt_step_s = prompt_step_s
+        self._cost = StepCost()
+        self._num_mixed_steps = 0
+
+    def budget(self, streams: Sequence[Part]) -> PromptBudget | None:
+        """Return what prompts may take of the next step beside some streams; None for nothing."""
+        if not streams:
+            return PromptBudget(self._token_budget, self._prompt_step_s, self._cost)
+        if self._num_mixed_steps >= _MAX_MIXED_STEPS:
+            return None
+        shape = _streams(streams)
+        alone_s = self._cost.of_streams(shape)
+        return PromptBudget(
+            max(self._token_budget - shape.num_rows, 1),
+            alone_s * (self._stretch - 1),
+            self._cost,
+            is_alone=False,
+        )
+
+    def saw(self, parts: Sequence[Part], seconds: float) -> None:
+        """Take in what a step took."""
+        streams = _streams([part for part in parts if part.is_stream])
+        prompts = _prompts([part for part in parts if not part.is_stream])
+        is_mixed = streams.num_rows > 0 and prompts.num_rows > 0
+        self._num_mixed_steps = self._num_mixed_steps + 1 if is_mixed else 0
+        self._cost.learn(streams, prompts, seconds)
+
+
+def _streams(parts: Sequence[Part]) -> Streams:
+    rows = [part.rows for part in parts]
+    return Streams(
+        sum(each.num_rows for each in rows), sum(each.num_rows * each.context_len for each in rows)
+    )
+
+
+def _prompts(parts: Sequence[Part]) -> Prompts:
+    rows = [part.rows for part in parts]
+    return Prompts(
+        sum(each.num_rows for each in rows),
+        sum(num_pairs(each.num_computed_tokens, each.num_rows) for each in rows),
+    )

@@ -1,0 +1,63 @@
+"""A step with prompts takes a bounded multiple of what its streams alone would take."""
+
+from slipstream.services.decode.batch import Part
+from slipstream.services.decode.pace import Pace
+from slipstream.shared.model.runner import SequenceRows
+
+from .decode_samples import make_sequence
+
+STREAM_S, PROMPT_ROW_S = 0.01, 0.0001
+
+
+def stream(context: int = 100) -> Part:
+    rows = SequenceRows([1] * context, context - 1, 1, [1], 1)
+    return Part(make_sequence([1]), rows, is_stream=True)
+
+
+def prompt(num_rows: int) -> Part:
+    return Part(make_sequence([1]), SequenceRows([1] * num_rows, 0, num_rows, [1], 0))
+
+
+def step_s(parts: list[Part]) -> float:
+    num_prompt_rows = sum(part.rows.num_rows for part in parts if not part.is_stream)
+    return STREAM_S + num_prompt_rows * PROMPT_ROW_S
+
+
+def test_prompts_beside_streams_keep_within_the_stretch() -> None:
+    pace, streams = Pace(512, 2.5, 0.1), [stream() for _ in range(16)]
+    for _ in range(100):
+        pace.saw(streams, STREAM_S)
+    worst = 0.0
+    for _ in range(200):
+        budget = pace.budget(streams)
+        if budget is None:
+            pace.saw(streams, STREAM_S)
+            continue
+        assert budget.cost is not None
+        assert budget.max_s is not None
+        num_rows = budget.cost.max_num_rows(budget.max_s, 0, is_first_alone=False)
+        parts = [*streams, prompt(max(num_rows, 1))]
+        worst = step_s(parts)
+        pace.saw(parts, worst)
+
+    assert 0.9 * 2.5 * STREAM_S < worst < 1.05 * 2.5 * STREAM_S
+
+
+def test_streams_step_alone_now_and_then_though_prompts_wait() -> None:
+    pace, streams = Pace(512, 2.5, 0.1), [stream()]
+    alone = 0
+    for _ in range(330):
+        if pace.budget(streams) is None:
+            alone += 1
+            pace.saw(streams, STREAM_S)
+        else:
+            pace.saw([*streams, prompt(16)], 2 * STREAM_S)
+
+    assert 10 == alone
+
+
+def test_without_streams_a_newcomer_waits_so_long_at_most() -> None:
+    budget = Pace(512, 2.5, 0.1).budget([])
+
+    assert budget is not None
+    assert (512, 0.1, True) == (budget.max_num_rows, budget.max_s, budget.is_alone)
