@@ -33,6 +33,7 @@ class BlockGrants:
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self.is_exhausted = False  # the last answer brought nothing
+        self.num_free_blocks = 0  # of the pool, as of the last answer
 
     @property
     def num_blocks(self) -> int:
@@ -53,6 +54,16 @@ class BlockGrants:
             return None
         taken, self._blocks = self._blocks[:num_blocks], self._blocks[num_blocks:]
         return taken
+
+    def expect(self) -> None:
+        """Some blocks are free again: what the pool has is to be found out anew."""
+        self.is_exhausted = False
+        if not self._is_idle:
+            self._wanted.set()
+
+    async def look(self) -> None:
+        """Learn how many blocks of the pool are free."""
+        await self._ask(0)
 
     async def give_back(self) -> None:
         """Return all blocks at hand: nothing runs here."""
@@ -110,5 +121,7 @@ class BlockGrants:
             return
         granted = answer.blocks if isinstance(answer, Granted) else Blocks()
         self._returned = [block for block in self._returned if block not in returned]
-        self.is_exhausted = num_blocks > 0 and not granted.block_ids
+        if num_blocks > 0:
+            self.is_exhausted = not granted.block_ids
+        self.num_free_blocks = answer.num_free_blocks
         self._blocks += zip(granted.block_ids, granted.generations, strict=True)

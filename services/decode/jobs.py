@@ -180,6 +180,9 @@ class DecodeJobs:
             await self._lease(sequence)
 
     async def _lease(self, sequence: DecodeSequence) -> None:
+        assert self.steps is not None, "wired before the first job"
+        if self.steps.has_preempted:
+            await self.steps.wait_room(sequence)
         await intake.lease(self._bus, self._host, self._worker, sequence, lambda: sequence.is_over)
 
     async def _run(self, sequence: DecodeSequence) -> None:
@@ -293,8 +296,11 @@ class DecodeJobs:
         assert self.steps is not None, "wired before the first job"
         lease_id, sequence.lease_id = sequence.lease_id, None
         try:
-            if lease_id is not None:
-                await self._host.keeper.release(lease_id, sequence.attempt)
+            try:
+                if lease_id is not None:
+                    await self._host.keeper.release(lease_id, sequence.attempt)
+            finally:
+                self.steps.released()
             await self._lease(sequence)
         except Exception as error:  # noqa: BLE001 # it must come back to the batch to be ended
             sequence.error = sequence.error or error

@@ -83,6 +83,11 @@ class DecodeSequence:
         return (self.job.request_id, self.job.attempt)
 
     @property
+    def arrived_at(self) -> float:
+        """When the scheduler received the request, by this process's monotonic clock."""
+        return self.log.received_at - self.job.elapsed_ms / 1000
+
+    @property
     def num_pending_tokens(self) -> int:
         """Tokens without KV."""
         return len(self.token_ids) - self.num_computed_tokens

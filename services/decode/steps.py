@@ -10,6 +10,7 @@ from slipstream.services.decode.batch import Part, Proposals, apply, plan, sampl
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.pace import Pace
+from slipstream.services.decode.preemption import may_return, rank, victim
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
@@ -21,6 +22,7 @@ log = structlog.get_logger()
 # A step starts only under leases that surely outlast it.
 LEASE_MARGIN_S = 2.0
 _STALL_S = 0.05
+_ROOM_S = 0.05  # between two looks whether there is room again
 
 
 class DecodeSteps:
@@ -43,13 +45,44 @@ class DecodeSteps:
         self._on_preempted = on_preempted
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[DecodeSequence] = []
+        self._preempted: list[DecodeSequence] = []
+        self._short: list[DecodeSequence] = []  # of blocks, at the last look
+        self._num_releasing = 0  # preempted, and their blocks are not known to be free yet
         self._work = asyncio.Event()
 
     def add(self, sequence: DecodeSequence) -> None:
         """Take a sequence into the next step."""
         self._sequences.append(sequence)
+        if sequence in self._preempted:
+            self._preempted.remove(sequence)
         self._grants.prepare()
         self._work.set()
+
+    def released(self) -> None:
+        """Take note that a preempted sequence's blocks are free."""
+        self._num_releasing -= 1
+        self._grants.expect()
+
+    @property
+    def has_preempted(self) -> bool:
+        """Some wait for blocks that they had already."""
+        return bool(self._preempted)
+
+    async def wait_room(self, sequence: DecodeSequence) -> None:
+        """Return when a sequence may lease blocks beside preempted ones, or when it is over."""
+        layout = self._host.model.layout
+        while not sequence.is_over and not sequence.deadline.is_over:
+            await self._grants.look()
+            if may_return(
+                sequence,
+                self._preempted,
+                num_blocks=layout.num_blocks_for(len(sequence.token_ids)),
+                num_free_blocks=self._grants.num_free_blocks + self._grants.num_blocks,
+                num_running=len(self._sequences),
+                is_anyone_short=bool(self._short),
+            ):
+                return
+            await asyncio.sleep(_ROOM_S)
 
     async def run(self) -> None:
         """Step for ever; sleep when there is nothing to do."""
@@ -58,15 +91,19 @@ class DecodeSteps:
             self._retire()
             if not self._sequences:
                 # What nobody here needs must not keep a prompt waiting elsewhere.
+                self._short = []
                 await self._grants.give_back()
                 continue
             proposals = await self._proposals()
-            ready = [each for each in self._sequences if self._is_ready(each, proposals)]
+            ready = self._ready(proposals)
+            if (gives_way := self._victim()) is not None:
+                self._preempt(gives_way)
+                continue
             parts = plan(ready, proposals, self._pace.budget, self._host.model.layout.block_size)
             if parts:
                 await self._step(parts)
             else:
-                await self._wait_or_preempt()
+                await self._grants.wait_changed(_STALL_S)
 
     async def _proposals(self) -> Proposals:
         return await self._drafts.propose(self._sequences) if self._drafts else {}
@@ -104,15 +141,22 @@ class DecodeSteps:
             return False
         return True
 
-    def _is_ready(self, sequence: DecodeSequence, proposals: Proposals) -> bool:
-        """Grow the sequence's table for the coming rows; False when it must wait."""
-        if sequence.lease_id is None or not self._host.keeper.is_safe(
-            sequence.lease_id, self._margin_s
-        ):
-            return False
-        num_drafts = len(proposals.get(sequence.attempt, ()))
+    def _ready(self, proposals: Proposals) -> list[DecodeSequence]:
+        """Grow the tables for the coming rows; return the sequences that can step."""
+        keeper = self._host.keeper
+        safe = [
+            each
+            for each in self._sequences
+            if each.lease_id is not None and keeper.is_safe(each.lease_id, self._margin_s)
+        ]
         # Drafts shrink to what fits when blocks are short; the one real row needs its slot.
-        return self._grow(sequence, num_drafts) or self._grow(sequence, 0)
+        ready = [
+            each
+            for each in sorted(safe, key=rank, reverse=True)
+            if self._grow(each, len(proposals.get(each.attempt, ()))) or self._grow(each, 0)
+        ]
+        self._short = [each for each in safe if each not in ready]
+        return ready
 
     def _grow(self, sequence: DecodeSequence, num_drafts: int) -> bool:
         assert sequence.lease_id is not None, "checked by the caller"
@@ -130,20 +174,20 @@ class DecodeSteps:
         self._host.keeper.grow(sequence.lease_id, block_ids, generations)
         return True
 
-    async def _wait_or_preempt(self) -> None:
-        """Nothing can step: wait for blocks, and when there are none let the newest give way."""
-        await self._grants.wait_changed(_STALL_S)
-        if not self._grants.is_exhausted or self._grants.num_blocks:
-            return
-        holding = [each for each in self._sequences if each.lease_id is not None]
-        if len(holding) > 1:
-            self._preempt(holding[-1])
+    def _victim(self) -> DecodeSequence | None:
+        """Return who has to give way: only when there surely are no blocks, and one at a time."""
+        has_none = self._grants.is_exhausted and not self._grants.num_blocks
+        if not self._short or not has_none or self._num_releasing:
+            return None
+        return victim(self._short, [each for each in self._sequences if each.lease_id is not None])
 
     def _preempt(self, sequence: DecodeSequence) -> None:
         """Give a sequence's blocks back; its KV is recomputed when there is room again."""
         job = sequence.job
         log.info("preempted", **request_fields(job.request_id, job.root_span), attempt=job.attempt)
         self._sequences.remove(sequence)
+        self._preempted.append(sequence)
+        self._num_releasing += 1
         sequence.num_preemptions += 1
         sequence.num_computed_tokens = 0
         sequence.block_ids.clear()

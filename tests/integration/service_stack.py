@@ -271,12 +271,12 @@ class Stream:
                 await self._changed.wait()
 
 
-def oracle(prompt_token_ids: list[int], max_tokens: int) -> list[int]:
+def oracle(prompt_token_ids: list[int], max_tokens: int, *, ignore_eos: bool = False) -> list[int]:
     """Return what the fake engine says greedily, its end-of-sequence token included."""
     token_ids = list(prompt_token_ids)
     while len(token_ids) - len(prompt_token_ids) < max_tokens:
         token_ids.append(next_token_id(token_ids))
-        if token_ids[-1] == EOS_TOKEN_ID:
+        if token_ids[-1] == EOS_TOKEN_ID and not ignore_eos:
             break
     return token_ids[len(prompt_token_ids) :]
 

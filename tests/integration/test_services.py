@@ -15,7 +15,6 @@ from slipstream.shared.bus.subjects import DECODE, PREFILL
 from slipstream.shared.config import FakeEngineConfig
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion, Finished
-from slipstream.shared.model.fake_runner import next_token_id
 from slipstream.shared.model.tokenizer import Tokenizer
 
 from .service_stack import LONG, Client, ServiceStack, oracle, until, until_empty
@@ -132,10 +131,8 @@ async def test_tokens_are_the_same_when_blocks_run_out(
     assert all(isinstance(answer, Completion) for answer in answers), answers
     for prompt, answer in zip(prompts, answers, strict=True):
         assert isinstance(answer, Completion)
-        expected = list(tokenizer.encode(prompt))
-        for _ in range(120):
-            expected.append(next_token_id(expected))
-        assert expected[-120:] == list(answer.choices[0].token_ids)
+        expected = oracle(tokenizer.encode(prompt), 120, ignore_eos=True)
+        assert expected == list(answer.choices[0].token_ids)
     assert sum(a.usage.num_preemptions for a in answers if isinstance(a, Completion)) > 0
     traces = {a.request_id: a.trace_id for a in answers if isinstance(a, Completion)}
     preempted = [line for line in lines if line["event"] == "preempted"]

@@ -36,6 +36,7 @@ def make_job(
     is_streamed: bool = True,
     encoding: Encoding = "json",
     output: list[int] | None = None,
+    priority: int = 0,
     **sampling: Any,
 ) -> DecodeJob:
     return DecodeJob(
@@ -49,6 +50,7 @@ def make_job(
         root_span=SPAN,
         attempt_span=SPAN,
         elapsed_ms=100.0,
+        priority=priority,
     )
 
 

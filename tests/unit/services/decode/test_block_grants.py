@@ -145,3 +145,29 @@ async def test_a_return_that_was_not_answered_is_repeated_and_never_used(
     assert 30 == (grants.take(1) or [(0, 0)])[0][0]
     await grants.give_back()
     assert [31, 32, 33] == list(manager.heard[-1].returned.block_ids)
+
+
+async def test_a_look_takes_nothing_and_says_what_is_free(
+    grants: BlockGrants, manager: Manager
+) -> None:
+    await grants.look()
+
+    assert (100, 0) == (grants.num_free_blocks, grants.num_blocks)
+
+
+async def test_what_was_exhausted_is_asked_for_again_once_blocks_are_expected(
+    grants: BlockGrants, manager: Manager
+) -> None:
+    manager.num_free = 0
+    grants.prepare()
+    await grants.wait_changed(1)
+    assert grants.is_exhausted
+    await grants.look()
+    assert grants.is_exhausted, "a look asks for nothing, so it brings no news of that"
+
+    manager.num_free = 50
+    grants.expect()
+
+    assert not grants.is_exhausted
+    await grants.wait_changed(1)
+    assert 4 == grants.num_blocks

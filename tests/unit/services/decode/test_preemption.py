@@ -1,0 +1,60 @@
+"""Who gives way when blocks run out, and who may come back."""
+
+from slipstream.services.decode.preemption import may_return, rank, victim
+from slipstream.services.decode.sequence import DecodeSequence
+
+from .decode_samples import make_sequence
+
+
+def arrived(at: float, priority: int = 0) -> DecodeSequence:
+    sequence = make_sequence([1], priority=priority)
+    sequence.log.received_at = at
+    return sequence
+
+
+OLD, NEW = arrived(1.0), arrived(2.0)
+URGENT, HUMBLE = arrived(3.0, priority=5), arrived(0.0, priority=-5)
+
+
+def test_priority_counts_before_age() -> None:
+    assert [URGENT, OLD, NEW, HUMBLE] == sorted([NEW, HUMBLE, OLD, URGENT], key=rank, reverse=True)
+
+
+def test_the_newest_of_the_lowest_priority_gives_way() -> None:
+    assert NEW is victim([OLD], [OLD, NEW, URGENT])
+    assert HUMBLE is victim([URGENT, OLD], [OLD, NEW, URGENT, HUMBLE])
+
+
+def test_the_least_important_waits_for_the_others_and_pushes_nobody_out() -> None:
+    assert victim([NEW], [OLD, NEW]) is None
+    assert victim([NEW], [NEW]) is None
+
+
+def test_the_most_important_of_those_short_decides() -> None:
+    assert NEW is victim([NEW, OLD], [OLD, NEW])
+
+
+def returns(sequence: DecodeSequence, others: list[DecodeSequence], **changed: object) -> bool:
+    room: dict[str, object] = {
+        "num_blocks": 4,
+        "num_free_blocks": 7,
+        "num_running": 3,
+        "is_anyone_short": False,
+    }
+    return may_return(sequence, others, **{**room, **changed})  # type: ignore[arg-type]
+
+
+def test_it_comes_back_when_the_others_can_grow_too() -> None:
+    assert returns(NEW, [NEW])
+    assert not returns(NEW, [NEW], num_free_blocks=6)
+    assert not returns(NEW, [NEW], is_anyone_short=True)
+
+
+def test_alone_it_comes_back_at_once() -> None:
+    assert returns(NEW, [NEW], num_running=0, num_free_blocks=0)
+
+
+def test_the_more_important_come_back_first() -> None:
+    assert not returns(NEW, [NEW, OLD])
+    assert returns(OLD, [NEW, OLD])
+    assert not returns(NEW, [NEW, OLD], num_running=0)
