@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.verify import verify
 from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.messages.sampling import TokenLogprobs
 from slipstream.shared.model.row_passes import Logits, Peak, row_passes
 from slipstream.shared.model.runner import SequenceRows
-from slipstream.shared.model.sampling import SampledToken
+from slipstream.shared.model.sampling import SampledToken, raw_logprobs
 from slipstream.shared.worker.chunks import PromptBudget, Waiting, share
 from slipstream.shared.worker.report_book import Attempt
+
+# A row of logits takes 200 kB with a vocabulary of 50,000.
+_MAX_SCORED_ROWS = 64
 
 Proposals = Mapping[Attempt, Sequence[int]]
 
@@ -23,6 +27,7 @@ class Part:
     rows: SequenceRows
     draft_token_ids: Sequence[int] = ()
     sampled: Sequence[SampledToken] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
     error: Exception | None = None
     is_stream: bool = False  # it decodes; else it is a prompt, or a chunk of one
 
@@ -67,6 +72,7 @@ def apply(part: Part) -> None:
     is_decode = sequence.num_pending_tokens == 1
     if not is_decode or sequence.num_computed_tokens < len(sequence.job.prompt_token_ids):
         sequence.num_chunks += 1
+    sequence.prompt_logprobs += part.prompt_logprobs
     if not part.sampled:
         sequence.num_computed_tokens += part.rows.num_rows
         return
@@ -98,8 +104,22 @@ def sample(parts: Sequence[Part], logits: Logits) -> None:
 
 
 def _sample_part(part: Part, logits: Logits, peaks: Sequence[Peak]) -> None:
-    if peaks:
-        part.sampled = verify(part.sequence.sampler, logits, peaks, part.draft_token_ids)
+    num_scored = min(part.sequence.num_unscored_tokens, len(peaks))
+    part.prompt_logprobs = _score_prompt(part, logits[:num_scored], peaks)
+    if num_scored < len(peaks):
+        rows, of_rows = logits[num_scored:], peaks[num_scored:]
+        part.sampled = verify(part.sequence.sampler, rows, of_rows, part.draft_token_ids)
+
+
+def _score_prompt(part: Part, logits: Logits, peaks: Sequence[Peak]) -> list[TokenLogprobs]:
+    """Return the logprobs of the prompt's tokens that follow the rows of a chunk."""
+    first = part.rows.num_computed_tokens + 1
+    num_top = part.sequence.job.sampling.num_prompt_logprobs or 0
+    token_ids = part.sequence.token_ids[first : first + len(logits)]
+    return [
+        raw_logprobs(row, token_id, num_top, peak)
+        for row, token_id, peak in zip(logits, token_ids, peaks, strict=False)
+    ]
 
 
 def _decode_part(sequence: DecodeSequence, draft: Sequence[int], block_size: int) -> Part:
@@ -116,12 +136,15 @@ def _decode_part(sequence: DecodeSequence, draft: Sequence[int], block_size: int
 
 
 def _prompt_part(sequence: DecodeSequence, num_rows: int) -> Part:
+    if sequence.num_unscored_tokens > 0:
+        num_rows = min(num_rows, _MAX_SCORED_ROWS)
     end = sequence.num_computed_tokens + num_rows
+    is_last = end == len(sequence.token_ids)
     rows = SequenceRows(
         token_ids=sequence.token_ids[:end],
         num_computed_tokens=sequence.num_computed_tokens,
         num_rows=num_rows,
         block_table=sequence.block_ids,
-        num_logit_rows=1 if end == len(sequence.token_ids) else 0,
+        num_logit_rows=num_rows if sequence.num_unscored_tokens > 0 else int(is_last),
     )
     return Part(sequence, rows)

@@ -10,6 +10,7 @@ import structlog
 
 from slipstream.services.decode import intake
 from slipstream.services.decode.drafts import DraftClient
+from slipstream.services.decode.echo import echoed_prompt
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.steps import DecodeSteps
@@ -232,7 +233,10 @@ class DecodeJobs:
         # Any: structlog's bound logger
         usage = sequence.usage()
         timings = sequence.log.timings(sequence.prefill_ms)
-        answer = sequence.log.finish(ending, usage, timings, self._host.numerics)
+        prompt = None
+        if sequence.job.sampling.wants_prompt:
+            prompt = await asyncio.to_thread(echoed_prompt, sequence, self._vocabulary)
+        answer = sequence.log.finish(ending, usage, timings, self._host.numerics, prompt)
         await self._publisher.finish(sequence, answer)
         self._book.end(
             sequence.attempt,

@@ -8,6 +8,7 @@ from slipstream.services.decode.stream import TokenLog
 from slipstream.shared.ids import LeaseId
 from slipstream.shared.messages.common import Usage
 from slipstream.shared.messages.jobs import DecodeJob
+from slipstream.shared.messages.sampling import TokenLogprobs
 from slipstream.shared.model.sampling import SampledToken, Sampler
 from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.worker.deadline import Deadline
@@ -71,6 +72,7 @@ class DecodeSequence:
     num_chunks: int = 0  # of a prompt computed here: none of one that was handed over
     num_cached_tokens: int = 0
     prefill_ms: float = 0.0
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # from the second token on
     drafts: DraftCounts = field(default_factory=DraftCounts)
     ending: Ending | None = None
     error: Exception | None = None
@@ -91,6 +93,13 @@ class DecodeSequence:
     def num_pending_tokens(self) -> int:
         """Tokens without KV."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_unscored_tokens(self) -> int:
+        """Tokens of the prompt whose logprobs are wanted and not there; the first has none."""
+        if self.job.sampling.num_prompt_logprobs is None:
+            return 0
+        return len(self.job.prompt_token_ids) - 1 - len(self.prompt_logprobs)
 
     @property
     def is_over(self) -> bool:

@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 
 from slipstream.services.decode.stopping import Ending
 from slipstream.shared.messages.common import Timings, Usage
-from slipstream.shared.messages.generate import Choice, Completion, Finished, TokenFrame
+from slipstream.shared.messages.generate import (
+    Choice,
+    Completion,
+    EchoedPrompt,
+    Finished,
+    TokenFrame,
+)
 from slipstream.shared.messages.jobs import DecodeJob
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import TokenLogprobs
@@ -90,7 +96,12 @@ class TokenLog:
         )
 
     def finish(
-        self, ending: Ending, usage: Usage, timings: Timings, numerics: str
+        self,
+        ending: Ending,
+        usage: Usage,
+        timings: Timings,
+        numerics: str,
+        prompt: EchoedPrompt | None = None,
     ) -> Finished | Completion:
         """Return the ending in the form the client asked for, and keep it for who resumes."""
         job = self.job
@@ -110,6 +121,7 @@ class TokenLog:
             route_reason=job.route_reason,
             numerics=numerics,
             trace_id=job.root_span.trace_id,
+            prompt=prompt,
         )
         return self.ending if job.reply.is_streamed else self._completion(ending, self.ending)
 

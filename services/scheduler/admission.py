@@ -127,6 +127,8 @@ class Admission:
             stop=stop,
             stop_token_ids=tuple(request.stop_token_ids or ()),
             num_logprobs=_num_logprobs(request),
+            echo=bool(request.echo),
+            num_prompt_logprobs=_num_prompt_logprobs(request),
             skip_special_tokens=request.skip_special_tokens is not False,
             num_speculative_tokens=(
                 0 if request.speculation == "off" else request.num_speculative_tokens
@@ -154,3 +156,10 @@ def _num_logprobs(request: GenerateRequest) -> int | None:
     if request.logprobs is True:
         return request.top_logprobs or 0
     return max(request.logprobs, request.top_logprobs or 0)
+
+
+def _num_prompt_logprobs(request: GenerateRequest) -> int | None:
+    """An echoed prompt has logprobs as the output has, unless it is said otherwise."""
+    if request.prompt_logprobs is not None or not request.echo:
+        return request.prompt_logprobs
+    return _num_logprobs(request)

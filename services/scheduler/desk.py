@@ -209,6 +209,7 @@ class Desk:
             self._fleet.views("decode"),
             self._fleet.views("prefill"),
             record.avoid,
+            wants_prompt_logprobs=record.request.sampling.num_prompt_logprobs is not None,
         )
         if choice is None:
             return False

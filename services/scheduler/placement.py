@@ -37,10 +37,13 @@ def choose(
     decode_workers: Sequence[WorkerView],
     prefill_workers: Sequence[WorkerView],
     avoid: AbstractSet[WorkerId] = frozenset(),
+    *,
+    wants_prompt_logprobs: bool = False,
 ) -> Placement | None:
     """
     Return a placement, or None when no decode worker has a seat now.
 
+    Logprobs of the prompt are made where the stream is, so that they need no hand-over.
     Workers in `avoid` (they failed this request) are taken only if there is no other.
     """
     decode = _least_loaded(decode_workers, avoid)
@@ -48,7 +51,9 @@ def choose(
         return None
     neighbours = [each for each in prefill_workers if each.host_id == decode.host_id]
     prefill = _least_loaded(neighbours, avoid)
-    reason = _reason(route, num_uncached_tokens, min_num_remote_tokens, prefill)
+    reason = "prompt_logprobs"
+    if not wants_prompt_logprobs:
+        reason = _reason(route, num_uncached_tokens, min_num_remote_tokens, prefill)
     is_remote = reason in ("asked_for_remote", "long_prompt")
     return Placement(
         decode_worker_id=decode.worker_id,

@@ -16,8 +16,6 @@ MAX_SEED = 2**63 - 1
 
 # Understood, and not served by this version: refused, for nothing is ever ignored in silence.
 _UNSUPPORTED = (
-    "echo",
-    "prompt_logprobs",
     "response_format",
     "guided_json",
     "guided_regex",
@@ -168,6 +166,7 @@ def _check_returned(request: GenerateRequest) -> None:
     if not isinstance(request.logprobs, bool):
         _check_number("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     _check_number("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
+    _check_number("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
     if request.top_logprobs is not None and request.logprobs in (None, False):
         raise InvalidRequestError("top_logprobs", "needs logprobs: true")
 

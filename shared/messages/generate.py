@@ -116,6 +116,18 @@ class FrameBatch(msgspec.Struct, frozen=True, array_like=True, tag="frame_batch"
     frames: list[msgspec.Raw]
 
 
+class EchoedPrompt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """
+    The prompt as the model saw it, and what it thought of each of its tokens.
+
+    `logprobs` has an entry a token, None for the first: nothing comes before it.
+    """
+
+    token_ids: PackedInts
+    text: str = ""
+    logprobs: list[TokenLogprobs | None] | None = None
+
+
 class Finished(Message, frozen=True, tag="finished"):
     """The one ending of a request that was served (also when it was cancelled: `abort`)."""
 
@@ -134,6 +146,7 @@ class Finished(Message, frozen=True, tag="finished"):
     route_reason: str | None = None
     numerics: str | None = None  # numerics class: format, KV format, ISA class, kernel version
     trace_id: str | None = None
+    prompt: EchoedPrompt | None = None  # with `echo` or `prompt_logprobs`
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -161,6 +174,7 @@ class Completion(Message, frozen=True, tag="completion"):
     route_reason: str | None = None
     numerics: str | None = None
     trace_id: str | None = None
+    prompt: EchoedPrompt | None = None
 
 
 # The reason of a cancel between services whose sender goes on with the request, or answers the

@@ -23,6 +23,13 @@ class SamplingParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
     num_logprobs: int | None = None  # None: no logprobs; 0: the sampled token's alone
     skip_special_tokens: bool = True
     num_speculative_tokens: int | None = None  # None: the worker decides; 0: no speculation
+    echo: bool = False  # the ending repeats the prompt
+    num_prompt_logprobs: int | None = None  # of the prompt's tokens; None: none; 0: theirs alone
+
+    @property
+    def wants_prompt(self) -> bool:
+        """The answer says something of the prompt."""
+        return self.echo or self.num_prompt_logprobs is not None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

@@ -175,10 +175,16 @@ class Sampler:
         return passes.contenders(logits, peak, temperature, seed, position, highest)
 
 
-def raw_logprobs(logits: Logits, token_id: int, num_top: int) -> TokenLogprobs:
-    """Return the log-softmax of the untouched row at a token and at the `num_top` best ones."""
+def raw_logprobs(
+    logits: Logits, token_id: int, num_top: int, peak: Peak | None = None
+) -> TokenLogprobs:
+    """
+    Return the log-softmax of the untouched row at a token and at the `num_top` best ones.
+
+    The peak of the row is found here unless the caller knows it. Raises NonFiniteLogitsError.
+    """
     passes = row_passes()
-    peak = _checked(passes.peaks(logits[np.newaxis])[0])
+    peak = _checked(peak or passes.peaks(logits[np.newaxis])[0])
     return _logprobs(passes, logits, peak, token_id, num_top)
 
 

@@ -56,7 +56,8 @@ async def lease_blocks(
         worker_epoch=worker[1],
         num_blocks=host.model.layout.num_blocks_for(num_tokens or len(token_ids)),
         layout=host.model.layout.fingerprint,
-        token_ids=token_ids,
+        # A cached prefix has no logits: what its tokens' logprobs are would be left out.
+        token_ids=PackedInts() if job.sampling.num_prompt_logprobs is not None else token_ids,
         cache_salt=job.cache_salt,
         adapter=job.adapter,
     )

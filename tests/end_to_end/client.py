@@ -91,6 +91,10 @@ class Client:
         answer = await self.connection.request(subject, payload, timeout=timeout_s)  # type: ignore[arg-type] # nats-py says int, and takes a float
         return decode(answer.data)
 
+    async def gather(self, *bodies: Body) -> list[Answer]:
+        """Send requests at the same time; return their answers in order."""
+        return list(await asyncio.gather(*(self.ask(body) for body in bodies)))
+
     async def stream(
         self, body: Mapping[str, Any], *, encoding: Encoding = "json", timeout_s: float = ANSWER_S
     ) -> Stream:

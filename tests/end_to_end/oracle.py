@@ -58,6 +58,14 @@ class Oracle:
             self._greedy(wanted[:num_together])
             wanted = wanted[num_together:]
 
+    def logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        """Return the log-softmax of each token but the first, given those before it."""
+        ids = torch.tensor([list(token_ids)])
+        with torch.inference_mode():
+            rows = self._model(ids).logits[0, :-1].double().log_softmax(-1)
+        found: list[float] = rows.gather(1, ids[0, 1:, None])[:, 0].tolist()
+        return found
+
     def check(self, prompt: prompts.Prompt, ours: list[int]) -> int:
         """
         Compare our tokens with the oracle's; return how many ties were decided our way.

@@ -32,6 +32,7 @@ from slipstream.shared.messages.generate import (
     Choice,
     Completion,
     ContentPart,
+    EchoedPrompt,
     Finished,
     FrameBatch,
     GenerateRequest,
@@ -147,7 +148,10 @@ SAMPLING = SamplingParameters(
     num_logprobs=2,
     skip_special_tokens=False,
     num_speculative_tokens=3,
+    echo=True,
+    num_prompt_logprobs=1,
 )
+ECHOED_PROMPT = EchoedPrompt(token_ids=TOKENS, text="Grüße", logprobs=[None, LOGPROBS, LOGPROBS])
 FRAME = TokenFrame(REQUEST, 2, 17, 64, TOKENS, 'Grüße, "世界" \n', choice=1, logprobs=[LOGPROBS])
 SMALL_FRAME = TokenFrame(REQUEST, 0, 0, 0, PackedInts(), "")
 JOB: dict[str, Any] = {
@@ -294,6 +298,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             route_reason="long_prompt",
             numerics=NUMERICS,
             trace_id=TRACE,
+            prompt=ECHOED_PROMPT,
         ),
         Finished(REQUEST, 0, "length", SMALL_USAGE, Timings(), 3, 11),
     ),
@@ -319,6 +324,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             route_reason="short_prompt",
             numerics=NUMERICS,
             trace_id=TRACE,
+            prompt=ECHOED_PROMPT,
         ),
         Completion(
             REQUEST,

@@ -74,3 +74,15 @@ def test_who_failed_the_request_is_taken_only_if_there_is_no_other() -> None:
     assert alone is not None
     assert ("e", "q") == (others.decode_worker_id, others.prefill_worker_id)
     assert ("d", "p") == (alone.decode_worker_id, alone.prefill_worker_id)
+
+
+@pytest.mark.parametrize("route", ["auto", "remote", "local"])
+def test_logprobs_of_the_prompt_are_made_where_the_stream_is(route: Route) -> None:
+    choice = choose(route, 999, 64, D, P, wants_prompt_logprobs=True)
+
+    assert choice is not None
+    assert (None, "local", "prompt_logprobs") == (
+        choice.prefill_worker_id,
+        choice.route,
+        choice.reason,
+    )

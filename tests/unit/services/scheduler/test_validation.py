@@ -73,8 +73,8 @@ BAD = [
     ("n", 0, 1),
     ("best_of", 2, 1),
     ("speculation", "magic", None),
-    ("echo", True, None),
-    ("prompt_logprobs", 1, None),
+    ("prompt_logprobs", -1, 0),
+    ("prompt_logprobs", 21, 20),
     ("response_format", {"type": "json_object"}, None),
     ("guided_json", {}, None),
     ("guided_regex", "a", None),
@@ -136,7 +136,14 @@ def test_values_at_the_edge_pass(fields: dict[str, Any]) -> None:
 def test_every_field_of_a_request_is_looked_at_or_known_to_need_none() -> None:
     """A new field must be checked, refused, or named here."""
     looked_at = {field for field, _, _ in BAD}
-    types_suffice = {"stream", "ignore_eos", "skip_special_tokens", "model", "allow_other_numerics"}
+    types_suffice = {
+        "stream",
+        "echo",
+        "ignore_eos",
+        "skip_special_tokens",
+        "model",
+        "allow_other_numerics",
+    }
     elsewhere = {"prompt", "messages", "prompt_token_ids", "deadline_ms", "route"}
 
     assert set(GenerateRequest.__struct_fields__) == looked_at | types_suffice | elsewhere
