@@ -266,6 +266,7 @@ class DecodeJobs:
                 request_id=sequence.job.request_id,
                 attempt=sequence.job.attempt,
                 trace_id=sequence.job.root_span.trace_id,
+                choice=sequence.job.choice,
             )
             await self._publisher.fail(sequence, failed)
         else:

@@ -39,6 +39,7 @@ class AdmittedRequest:
     cache_salt: str
     allow_other_numerics: bool
     num_bytes: int
+    num_choices: int = 1
 
 
 class Admission:
@@ -76,6 +77,7 @@ class Admission:
             cache_salt=request.cache_salt or "",
             allow_other_numerics=bool(request.allow_other_numerics),
             num_bytes=len(payload),
+            num_choices=request.n or 1,
         )
 
     def _check_model(self, asked: str | None, subject_model: str | None) -> None:

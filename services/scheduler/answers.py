@@ -73,6 +73,7 @@ class Answers:
             attempt=record.attempt,
             retry_after_ms=refusal.retry_after_ms,
             trace_id=record.root.context.trace_id,
+            choice=record.choice,
         )
         await self._send(record.reply.subject, failed, record.reply.encoding)
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,8 @@ class Desk:
         self.records: dict[RequestId, RequestRecord] = {}
         self._closed: OrderedDict[RequestId, WorkerId | None] = OrderedDict()
         self._placeable = asyncio.Event()
+        # Hears of each record that is closed, with the code of its failure, if any.
+        self.on_closed: Callable[[RequestRecord, str | None], None] = lambda _record, _code: None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, record: RequestRecord) -> None:
@@ -341,6 +343,7 @@ class Desk:
         if ended is not None and ended.finish_reason is not None:
             record.root.set(names.GEN_AI_RESPONSE_FINISH_REASONS, [ended.finish_reason])
         record.root.end(code)
+        self.on_closed(record, code)
         log.info(
             "request_ended",
             **record.log_fields,

@@ -121,6 +121,7 @@ class Dispatcher:
                 record.token_ids if request.sampling.num_logprobs is None else ()
             ),
             "sampling": request.sampling,
+            "choice": record.choice,
             "reply": record.reply,
             "root_span": record.root.context,
             "attempt_span": span.context,

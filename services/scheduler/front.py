@@ -1,11 +1,15 @@
 """Where messages of clients arrive: admit or refuse at once, resume."""
 
 import asyncio
+from dataclasses import replace
 
+import msgspec
 import structlog
 
 from slipstream.services.scheduler.admission import Admission, AdmittedRequest
 from slipstream.services.scheduler.answers import Answers, failed_from
+from slipstream.services.scheduler.choice_desk import ChoiceDesk
+from slipstream.services.scheduler.choices import ChoiceGroup, choice_id, choice_seed
 from slipstream.services.scheduler.desk import RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.fleet import Fleet
@@ -18,7 +22,7 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import new_request_id
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Failed
-from slipstream.shared.messages.generate import Resume
+from slipstream.shared.messages.generate import Cancel, Cancelled, Resume
 from slipstream.shared.messages.jobs import Encoding, ReplyTarget
 from slipstream.shared.model.tokenizer import Tokenizer
 from slipstream.shared.telemetry import names
@@ -45,6 +49,8 @@ class Front:
         desk: Desk,
         watch: Watch,
     ) -> None:
+        self._choices = ChoiceDesk(bus, lambda request_id: desk.cancel(Cancel(request_id)))
+        desk.on_closed = self._choices.closed
         self.desk = desk
         self.watch = watch
         self.is_draining = False
@@ -55,6 +61,21 @@ class Front:
         self._answers = answers
         self._num_admitting = 0
         self._num_bytes_admitting = 0
+
+    async def start(self) -> None:
+        """Listen for what comes back to us."""
+        await self._choices.start()
+
+    async def cancel(self, message: Cancel) -> Cancelled:
+        """End a request with all of its choices. Idempotent."""
+        answers = [
+            await self.desk.cancel(msgspec.structs.replace(message, request_id=request_id))
+            for request_id in self._choices.ids_of(message.request_id)
+        ]
+        if not answers:
+            return await self.desk.cancel(message)
+        phases = [answer.phase for answer in answers if answer.phase != "ended"]
+        return Cancelled(request_id=message.request_id, phase=phases[0] if phases else "ended")
 
     async def generate(self, incoming: Incoming) -> None:
         """Admit a request, or answer at once why not."""
@@ -98,6 +119,9 @@ class Front:
         """Have a stream sent again: by its decode worker, or `Accepted` while it still waits."""
         if not is_inbox(message.reply):
             return Failed(code="invalid_request", field="reply", message="reply must be an inbox")
+        if self._choices.ids_of(message.request_id):
+            wanted = choice_id(message.request_id, message.choice)
+            message = msgspec.structs.replace(message, request_id=wanted)
         record = self.desk.records.get(message.request_id)
         if record is not None and record.phase != "decoding":
             await self._answers.accept(record, message.reply)
@@ -125,13 +149,18 @@ class Front:
 
     def _overload(self, num_bytes: int, root: Span) -> Failed | None:
         if self.is_draining:
-            code, message = "draining", "the scheduler is shutting down"
-        elif not self.desk.queue.can_add(
+            return self._later("draining", "the scheduler is shutting down", root)
+        if not self.desk.queue.can_add(
             num_bytes + self._num_bytes_admitting, 1 + self._num_admitting
         ):
-            code, message = "overloaded", f"{len(self.desk.queue)} requests are waiting already"
-        else:
-            return None
+            return self._overloaded(root)
+        return None
+
+    def _overloaded(self, root: Span) -> Failed:
+        num_waiting = len(self.desk.queue)
+        return self._later("overloaded", f"{num_waiting} requests are waiting already", root)
+
+    def _later(self, code: str, message: str, root: Span) -> Failed:
         return Failed(
             code=code,
             message=message,
@@ -158,11 +187,46 @@ class Front:
             )
         if self.is_draining:
             return self._overload(0, root)
+        root.set(names.GEN_AI_REQUEST_MAX_TOKENS, request.sampling.max_tokens)
+        if request.num_choices > 1:
+            return await self._open_choices(incoming, request, root)
         await self._open(incoming, request, root)
         return None
 
-    async def _open(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> None:
-        record = RequestRecord(
+    async def _open_choices(
+        self, incoming: Incoming, request: AdmittedRequest, root: Span
+    ) -> Failed | None:
+        """Open a request a choice; a client that streams hears of the request's own id only."""
+        num_choices = request.num_choices
+        if not self.desk.queue.can_add(request.num_bytes, num_choices):
+            return self._overloaded(root)
+        whole = self._record(incoming, request, root)
+        group = ChoiceGroup(whole.request_id, request.sampling.seed, num_choices)
+        self._choices.open(group, whole.reply, root)
+        root.set(names.MESSAGING_CONVERSATION_ID, whole.request_id)
+        await self._answers.accept(whole)
+        for choice, request_id in enumerate(group.ids):
+            sampling = msgspec.structs.replace(
+                request.sampling, seed=choice_seed(request.sampling.seed, choice)
+            )
+            # The bytes that wait are there once.
+            num_bytes = request.num_bytes if choice == 0 else 0
+            span = self._tracer.start(names.SPAN_CHOICE, parent=root.context)
+            span.set(names.MESSAGING_CONVERSATION_ID, request_id)
+            record = RequestRecord(
+                request_id=request_id,
+                request=replace(request, sampling=sampling, num_bytes=num_bytes),
+                reply=self._choices.reply_of(group, choice),
+                root=span,
+                deadline=whole.deadline,
+                choice=choice,
+            )
+            log.info("choice_admitted", **record.log_fields, choice=choice)
+            self.desk.open(record)
+        return None
+
+    def _record(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> RequestRecord:
+        return RequestRecord(
             request_id=new_request_id(),
             request=request,
             reply=ReplyTarget(
@@ -173,8 +237,10 @@ class Front:
             root=root,
             deadline=Deadline.from_ms(request.deadline_ms),
         )
+
+    async def _open(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> None:
+        record = self._record(incoming, request, root)
         root.set(names.MESSAGING_CONVERSATION_ID, record.request_id)
-        root.set(names.GEN_AI_REQUEST_MAX_TOKENS, request.sampling.max_tokens)
         log.info(
             "request_admitted",
             **request_fields(record.request_id, root.context),

@@ -22,6 +22,7 @@ class RequestRecord:
     reply: ReplyTarget
     root: Span
     deadline: Deadline
+    choice: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
     attempt: int = 0
     num_failures: int = 0

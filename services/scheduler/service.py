@@ -43,6 +43,7 @@ class SchedulerService:
         """Read the model's tokenizer, listen."""
         front = await open_front(self._config, self._bus, self._tracer)
         self._front = front
+        await front.start()
         await serve(self._bus, REPORT.wildcard, REPORT, self._report)
         # Before the first request: who is not known yet can't be given one.
         await front.watch.meet()
@@ -71,7 +72,7 @@ class SchedulerService:
 
     async def _cancel(self, message: Cancel, _incoming: Incoming) -> Any:  # Any: a reply union
         assert self._front is not None, "as above"
-        return await self._front.desk.cancel(message)
+        return await self._front.cancel(message)
 
     async def _resume(self, message: Resume, incoming: Incoming) -> Any:  # Any: a reply union
         assert self._front is not None, "as above"

@@ -12,6 +12,7 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
 MAX_KEY_CHARACTERS = 128
+MAX_CHOICES = 16
 MAX_SEED = 2**63 - 1
 
 # Understood, and not served by this version: refused, for nothing is ever ignored in silence.
@@ -30,6 +31,7 @@ def check_fields(request: GenerateRequest, vocab_size: int, max_context_length: 
     """Raise InvalidRequestError for the first field that can't be served as it stands."""
     _check_unsupported(request)
     _check_source(request)
+    _check_choices(request)
     _check_length(request, max_context_length)
     _check_sampling(request)
     _check_stops(request, vocab_size)
@@ -83,11 +85,19 @@ def _check_unsupported(request: GenerateRequest) -> None:
             raise InvalidRequestError(field, "is not supported by this version; leave it out")
     if request.tool_choice not in (None, "none"):
         raise InvalidRequestError("tool_choice", "is not supported by this version; leave it out")
-    for field in ("n", "best_of"):
-        if getattr(request, field) not in (None, 1):
-            raise InvalidRequestError(field, "only 1 is supported by this version", limit=1)
     if request.speculation not in (None, "off", "ngram"):
         raise InvalidRequestError("speculation", 'must be "off" or "ngram"')
+
+
+def _check_choices(request: GenerateRequest) -> None:
+    _check_number("n", request.n, 1, MAX_CHOICES)
+    num_choices = request.n or 1
+    if request.best_of not in (None, num_choices):
+        raise InvalidRequestError(
+            "best_of",
+            f"{request.best_of} is not supported; leave it out, or make it n ({num_choices})",
+            limit=num_choices,
+        )
 
 
 def _check_source(request: GenerateRequest) -> None:

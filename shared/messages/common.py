@@ -68,6 +68,7 @@ class Failed(Message, frozen=True, tag="failed"):
     limit: float | None = None  # the limit that it violates
     retry_after_ms: int | None = None
     trace_id: str | None = None
+    choice: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -158,6 +158,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     index: int = 0
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprobs] | None = None
+    seed: int | None = None  # with it this choice can be had alone
 
 
 class Completion(Message, frozen=True, tag="completion"):

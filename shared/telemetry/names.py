@@ -18,6 +18,7 @@ SERVICE_CLIENT: Final = "slipstream-client"
 # Spans of one request, in the order in which they start. Never a subject or an id in a name.
 SPAN_SEND_GENERATE: Final = "send generate"  # client, only where it traces
 SPAN_PROCESS_GENERATE: Final = "process generate"  # scheduler: the root
+SPAN_CHOICE: Final = "choice"  # of several that a request wants: what is the root of one alone
 SPAN_ATTEMPT: Final = "attempt"
 SPAN_SCHEDULE: Final = "schedule"
 SPAN_SEND_PREFILL: Final = "send prefill"

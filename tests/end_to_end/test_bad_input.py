@@ -139,7 +139,13 @@ _CASES: dict[str, Case] = {
         None,
         "scenic",
     ),
-    "what is not served": ({"prompt": "Hello", "n": 2}, "invalid_request", "n", 1, "only 1"),
+    "what is not served": (
+        {"prompt": "Hello", "n": 2, "best_of": 4},
+        "invalid_request",
+        "best_of",
+        2,
+        "not supported",
+    ),
     "a body of five megabytes": (
         {"prompt": "a" * 5 * _MIB},
         "message_too_large",

@@ -206,6 +206,11 @@ class Client:
         assert isinstance(message, Completion | Failed)
         return message
 
+    async def stream_to(self, inbox: str, prompt: str, **fields: Any) -> None:
+        """Send a streamed request whose answers go to an inbox. Any: fields of a request."""
+        body = {"prompt": prompt, "temperature": 0, "stream": True, **fields}
+        await self.bus.publish(GENERATE.subject(), json.dumps(body).encode(), reply=inbox)
+
     async def cancel(self, request_id: RequestId) -> Cancelled:
         """Cancel a request."""
         answer = await call(
@@ -219,8 +224,7 @@ class Client:
         """Send a streamed request and listen. Any: fields of a request."""
         stream = Stream(self.bus)
         subscription = await self.bus.subscribe(stream.inbox, stream.take)
-        body = {"prompt": prompt, "temperature": 0, "stream": True, **fields}
-        await self.bus.publish(GENERATE.subject(), json.dumps(body).encode(), reply=stream.inbox)
+        await self.stream_to(stream.inbox, prompt, **fields)
         try:
             yield stream
         finally:

@@ -222,7 +222,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         Rejected(REQUEST, 2, "draining"),
     ),
     "failed": (
-        Failed("invalid_request", "top_p: too high", REQUEST, 2, "top_p", 1.0, 250, TRACE),
+        Failed("invalid_request", "top_p: too high", REQUEST, 2, "top_p", 1.0, 250, TRACE, 1),
         Failed("overloaded", "the queue is full"),
     ),
     "generate_request": (
@@ -314,6 +314,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
                     index=1,
                     stop_reason=2,
                     logprobs=[LOGPROBS],
+                    seed=43,
                 )
             ],
             USAGE,
