@@ -10,6 +10,7 @@ from slipstream.shared.model.row_passes import Logits, Peak, row_passes
 from slipstream.shared.model.runner import SequenceRows
 from slipstream.shared.model.sampling import SampledToken
 from slipstream.shared.worker.report_book import Attempt
+from slipstream.shared.worker.token_budget import share_budget
 
 Proposals = Mapping[Attempt, Sequence[int]]
 
@@ -31,18 +32,18 @@ def plan(
     """
     Pack the rows of one step. Sequences come with the blocks they need; drafts shrink to fit.
 
-    Running streams always have their row; prompts share what the budget leaves, oldest first.
+    Running streams always have their row; prompts share what the budget leaves.
     """
     decoding = [sequence for sequence in ready if sequence.num_pending_tokens == 1]
     prompts = [sequence for sequence in ready if sequence.num_pending_tokens > 1]
     parts = [_decode_part(each, proposals.get(each.attempt, ()), block_size) for each in decoding]
     budget = max(token_budget - sum(part.rows.num_rows for part in parts), 1)
-    for sequence in prompts:
-        if budget <= 0:
-            break
-        num_rows = min(sequence.num_pending_tokens, budget)
-        budget -= num_rows
-        parts.append(_prompt_part(sequence, num_rows))
+    shares = share_budget([each.num_pending_tokens for each in prompts], budget)
+    parts += [
+        _prompt_part(sequence, num_rows)
+        for sequence, num_rows in zip(prompts, shares, strict=True)
+        if num_rows > 0
+    ]
     return parts
 
 

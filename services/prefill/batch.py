@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.model.runner import SequenceRows
+from slipstream.shared.worker.token_budget import share_budget
 
 
 @dataclass(frozen=True)
@@ -21,24 +22,10 @@ class Chunk:
 
 
 def plan(sequences: Sequence[PrefillSequence], token_budget: int) -> list[Chunk]:
-    """
-    Pack chunks of up to `token_budget` rows in all.
-
-    With several prompts none takes more than half of what is left, so that a short one passes a
-    long one; what nobody else needs goes to the first.
-    """
+    """Pack chunks of up to `token_budget` rows in all; a short prompt passes a long one."""
     waiting = [sequence for sequence in sequences if not sequence.is_done]
-    remaining = [len(each.token_ids) - each.num_computed_tokens for each in waiting]
-    shares = [0] * len(waiting)
-    budget = token_budget
-    for idx, need in enumerate(remaining):
-        is_alone = idx == len(waiting) - 1
-        shares[idx] = min(need, budget if is_alone else max(1, budget // 2), budget)
-        budget -= shares[idx]
-    for idx, need in enumerate(remaining):
-        extra = min(need - shares[idx], budget)
-        shares[idx] += extra
-        budget -= extra
+    needs = [len(each.token_ids) - each.num_computed_tokens for each in waiting]
+    shares = share_budget(needs, token_budget)
     return [
         _chunk(sequence, share)
         for sequence, share in zip(waiting, shares, strict=True)

@@ -75,18 +75,28 @@ def test_tokens_with_drafts_are_those_without(steps: list[list[bool]]) -> None:
 
 
 def test_prompt_chunks_and_streams_share_a_step() -> None:
-    """Running streams always have their row; prompts get what the budget leaves, oldest first."""
+    """Running streams always have their row; prompts share what the budget leaves."""
     running = ready(PROMPT, [1], "a")
     runner = make_runner()
     step(runner, [running])
     first, second = ready(list(range(40)), [2, 3], "b"), ready(PROMPT, [4], "c")
-    for _ in range(4):
+    for _ in range(5):
         step(runner, [running, first, second], budget=16)
 
-    assert continuation(PROMPT, 5) == running.token_ids[len(PROMPT) :]
+    assert continuation(PROMPT, 6) == running.token_ids[len(PROMPT) :]
     assert continuation(range(40), 2) == first.token_ids[40:]
-    assert 3 == first.num_chunks
-    assert second.num_computed_tokens > 0
+    assert 4 == first.num_chunks
+    assert continuation(PROMPT, 4) == second.token_ids[len(PROMPT) :]
+
+
+def test_a_short_prompt_passes_a_long_one() -> None:
+    runner = make_runner()
+    long, short = ready(list(range(200)), list(range(1, 8)), "a"), ready(PROMPT, [0], "b")
+    for _ in range(2):
+        step(runner, [long, short], budget=16)
+
+    assert continuation(PROMPT, 1) == short.token_ids[len(PROMPT) :]
+    assert 18 == long.num_computed_tokens
 
 
 def test_a_prompt_always_gets_a_row_however_many_streams_run() -> None:
