@@ -127,13 +127,13 @@ class DecodeSteps:
         return True
 
     async def _wait_or_preempt(self) -> None:
-        """Nothing can step: wait for blocks, and when there are none let the newest give way."""
+        """Nothing can step: wait for blocks, and when there are none let somebody give way."""
         await self._grants.wait_changed(_STALL_S)
         if not self._grants.is_exhausted or self._grants.num_blocks:
             return
         holding = [each for each in self._sequences if each.lease_id is not None]
         if len(holding) > 1:
-            self._preempt(holding[-1])
+            self._preempt(_victim(holding))
 
     def _preempt(self, sequence: DecodeSequence) -> None:
         """Give a sequence's blocks back; its KV is recomputed when there is room again."""
@@ -158,3 +158,8 @@ class DecodeSteps:
         self._sequences = [each for each in self._sequences if not each.is_over]
         if not self._sequences:
             self._work.clear()
+
+
+def _victim(holding: Sequence[DecodeSequence]) -> DecodeSequence:
+    """Return the newest of the least urgent."""
+    return min(reversed(holding), key=lambda each: each.job.priority)

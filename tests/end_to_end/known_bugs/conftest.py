@@ -19,9 +19,8 @@ _FAKE = ["--test-mode", "--engine", "fake"]
 _INT8 = ["--format", "int8", "--threads", "2"]
 
 # R5 on the real model: 24 blocks of 32 tokens, prompts in chunks of 16, drafts always in time.
-TIGHT_BLOCKS = 24
 _HARD = {
-    "SLIPSTREAM_KV_BLOCKS": str(TIGHT_BLOCKS),
+    "SLIPSTREAM_KV_BLOCKS": "24",
     "SLIPSTREAM_NUM_GRANTED_BLOCKS": "2",
     "SLIPSTREAM_TOKEN_BUDGET": "16",
     "SLIPSTREAM_DRAFT_BUDGET_MS": "1000",
@@ -31,6 +30,13 @@ _NARROW = {
     "SLIPSTREAM_SEATS": "2",
     "SLIPSTREAM_MAX_NUM_WAITING": "8",
     "SLIPSTREAM_FAKE_STEP_MS": "20",
+}
+# R5 on the fake engine: 16 blocks of 32 tokens.
+_TIGHT = {
+    "SLIPSTREAM_KV_BLOCKS": "16",
+    "SLIPSTREAM_NUM_GRANTED_BLOCKS": "2",
+    "SLIPSTREAM_TOKEN_BUDGET": "64",
+    "SLIPSTREAM_FAKE_STEP_MS": "2",
 }
 _HOST_IDS: dict[str, str] = {}
 _CHUNKED = {"SLIPSTREAM_TOKEN_BUDGET": "16", "SLIPSTREAM_FAKE_STEP_MS": "5"}
@@ -95,6 +101,13 @@ def narrow_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Sta
 
 
 @pytest.fixture(scope="module")
+def tight_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
+    """So few blocks that a handful of requests push one another out."""
+    with _running(_FAKE, _TIGHT, tmp_path_factory.mktemp("tight")) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
 def chunked_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
     """Prompts in chunks of 16, each of which takes a moment."""
     with _running(
@@ -124,6 +137,12 @@ async def fake(fake_stack: stack.Stack) -> AsyncIterator[client.Client]:
 @pytest.fixture
 async def narrow(narrow_stack: stack.Stack) -> AsyncIterator[client.Client]:
     async with _asking(narrow_stack) as asking:
+        yield asking
+
+
+@pytest.fixture
+async def tight(tight_stack: stack.Stack) -> AsyncIterator[client.Client]:
+    async with _asking(tight_stack) as asking:
         yield asking
 
 
