@@ -39,6 +39,7 @@ class AdmittedRequest:
     cache_salt: str
     allow_other_numerics: bool
     num_bytes: int
+    client_request_id: str | None = None  # for logs; never a key
 
 
 class Admission:
@@ -76,6 +77,7 @@ class Admission:
             cache_salt=request.cache_salt or "",
             allow_other_numerics=bool(request.allow_other_numerics),
             num_bytes=len(payload),
+            client_request_id=request.client_request_id,
         )
 
     def _check_model(self, asked: str | None, subject_model: str | None) -> None:

@@ -8,7 +8,7 @@ from nats.errors import NoRespondersError
 
 from slipstream.shared.bus.subjects import GENERATE
 from tests.conftest import NatsServer
-from tests.end_to_end import client
+from tests.end_to_end import client, stack
 from tests.end_to_end.known_bugs import recipes
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
@@ -66,6 +66,23 @@ async def test_b109_two_requests_under_one_client_s_id_are_two(fake: client.Clie
 
     assert [client.text_of(each) for each in alone] == [each.text for each in streams]
     assert 2 == len({each.ending["request_id"] for each in streams})
+
+
+async def test_b109_a_client_s_id_stands_in_the_logs(
+    fake: client.Client, fake_stack: stack.Stack
+) -> None:
+    mine = f"mine-{time.monotonic_ns()}"
+
+    answer = await fake.ask({**_GREEDY, "prompt": "One", "client_request_id": mine})
+
+    def events() -> set[str]:
+        lines = [line for line in fake_stack.log if line.get("client_request_id") == mine]
+        assert {answer["request_id"]} >= {line["request_id"] for line in lines}
+        return {line["event"] for line in lines}
+
+    assert await asyncio.to_thread(
+        stack.wait_until, lambda: {"request_admitted", "request_ended"} <= events(), 20
+    )
 
 
 async def test_b109_an_id_can_be_used_again_after_an_abort(fake: client.Client) -> None:
