@@ -1,10 +1,11 @@
 """Known bugs of parameter values: out of range, at the edge, unknown."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from tests.end_to_end import client
+from tests.end_to_end import client, stack
 from tests.end_to_end.known_bugs import recipes
 
 pytestmark = [pytest.mark.nats, pytest.mark.model, pytest.mark.timeout(180)]
@@ -135,13 +136,22 @@ async def test_b32_values_that_mean_off_change_nothing(roomy: client.Client) -> 
     assert [recipes.said(answers)[0]] * len(answers) == recipes.said(answers)
 
 
-@pytest.mark.parametrize("fields", [{"temprature": 0.1}, {"foo": 1}], ids=str)
-async def test_b108_unknown_fields_are_ignored_as_documented(
-    roomy: client.Client, fields: dict[str, Any]
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_b108_an_unknown_field_is_ignored_and_warned_about_once(
+    roomy: client.Client, roomy_stack: stack.Stack, encoding: client.Encoding
 ) -> None:
-    plain, extended = await recipes.together(roomy, [_GREEDY, {**_GREEDY, **fields}])
+    typo = f"temprature_{encoding}"
+    plain = await roomy.ask(_GREEDY)
 
-    assert recipes.said([plain]) == recipes.said([extended])
+    for _ in range(3):
+        extended = await roomy.ask({**_GREEDY, typo: 0.1, "foo": [1]}, encoding=encoding)
+        assert recipes.said([plain]) == recipes.said([extended])
+
+    def warnings() -> list[stack.LogLine]:
+        return [line for line in roomy_stack.log if line.get("field") == typo]
+
+    assert await asyncio.to_thread(stack.wait_until, lambda: bool(warnings()), 20)
+    assert ["unknown_field_ignored"] == [line["event"] for line in warnings()]
 
 
 @pytest.mark.parametrize(
