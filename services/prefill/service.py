@@ -17,11 +17,9 @@ from slipstream.shared.messages.jobs import PrefillJob
 from slipstream.shared.messages.reports import ReportRequest
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.tracing import Tracer
-from slipstream.shared.worker.chunks import PromptBudget
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.reporter import Reporter, new_epoch
-from slipstream.shared.worker.step_cost import StepCost
 
 
 class PrefillService:
@@ -50,10 +48,7 @@ class PrefillService:
         book = ReportBook()
         record = host.record(self.role, worker, self._config.num_seats)
         self._reporter = Reporter(self._bus, record, book)
-        budget = PromptBudget(
-            self._config.token_budget, self._config.prompt_step_ms / 1000, StepCost()
-        )
-        steps = PrefillSteps(host, budget, host.lease_s)
+        steps = PrefillSteps(host, self._config.token_budget, self._config.prompt_step_ms / 1000)
         self._jobs = PrefillJobs(
             self._bus,
             self._tracer,

@@ -13,7 +13,7 @@ from slipstream.shared.model.row_passes import row_passes
 from slipstream.shared.worker.chunks import PromptBudget
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
-from slipstream.shared.worker.step_cost import Prompts, Streams, num_pairs
+from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams, num_pairs
 
 log = structlog.get_logger()
 
@@ -24,10 +24,11 @@ LEASE_MARGIN_S = 2.0
 class PrefillSteps:
     """Owns the sequences being computed; `add` one and wait for its `progress`."""
 
-    def __init__(self, host: WorkerHost, budget: PromptBudget, lease_s: float) -> None:
+    def __init__(self, host: WorkerHost, token_budget: int, max_step_s: float) -> None:
         self._host = host
-        self._budget = budget
-        self._margin_s = min(LEASE_MARGIN_S, lease_s / 4)
+        self._cost = StepCost()
+        self._budget = PromptBudget(token_budget, max_step_s, self._cost)
+        self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[PrefillSequence] = []
         self._work = asyncio.Event()
 
@@ -78,11 +79,10 @@ class PrefillSteps:
             sequence.num_chunks += 1
 
     def _learn(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        if self._budget.cost is not None:
-            rows = [chunk.rows for chunk in chunks]
-            num_rows = sum(each.num_rows for each in rows)
-            pairs = sum(num_pairs(each.num_computed_tokens, each.num_rows) for each in rows)
-            self._budget.cost.learn(Streams(0, 0), Prompts(num_rows, pairs), seconds)
+        rows = [chunk.rows for chunk in chunks]
+        num_rows = sum(each.num_rows for each in rows)
+        pairs = sum(num_pairs(each.num_computed_tokens, each.num_rows) for each in rows)
+        self._cost.learn(Streams(0, 0), Prompts(num_rows, pairs), seconds)
 
     def _is_sound(self, chunk: Chunk) -> bool:
         blocks = chunk.sequence.leased.blocks

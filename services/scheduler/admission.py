@@ -3,7 +3,10 @@
 import secrets
 from dataclasses import dataclass
 
+import structlog
+
 from slipstream.services.scheduler.validation import (
+    MAX_KEY_CHARACTERS,
     check_fields,
     check_token_ids,
     plain_messages,
@@ -16,13 +19,17 @@ from slipstream.shared.errors import (
     MessageTooLargeError,
     UnknownModelError,
 )
-from slipstream.shared.messages.codec import decode_request
+from slipstream.shared.messages.codec import decode_request, unknown_fields
 from slipstream.shared.messages.common import Route
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import SamplingParameters
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.tokenizer import Tokenizer
+
+log = structlog.get_logger()
+
+_MAX_NUM_WARNED = 256  # names of unknown fields: nobody may fill the memory, or the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class AdmittedRequest:
     allow_other_numerics: bool
     num_bytes: int
     num_choices: int = 1
+    client_request_id: str | None = None  # for logs; never a key
 
 
 class Admission:
@@ -52,6 +60,7 @@ class Admission:
         self._name = name
         self._model = model
         self._tokenizer = tokenizer
+        self._warned: set[str] = set()
 
     def admit(self, payload: bytes, subject_model: str | None) -> AdmittedRequest:
         """
@@ -62,6 +71,7 @@ class Admission:
         if len(payload) > self._config.max_request_bytes:
             raise MessageTooLargeError(len(payload), self._config.max_request_bytes, "a request")
         request = decode_request(payload)
+        self._warn_of_unknown(payload)
         self._check_model(request.model, subject_model)
         check_fields(request, self._model.vocab_size, self._model.max_context_length)
         token_ids = self._prompt_token_ids(request)
@@ -78,7 +88,15 @@ class Admission:
             allow_other_numerics=bool(request.allow_other_numerics),
             num_bytes=len(payload),
             num_choices=request.n or 1,
+            client_request_id=request.client_request_id,
         )
+
+    def _warn_of_unknown(self, payload: bytes) -> None:
+        """Log each unknown name once: it is ignored, a typo too, but not in silence."""
+        for name in unknown_fields(payload):
+            if name not in self._warned and len(self._warned) < _MAX_NUM_WARNED:
+                self._warned.add(name)
+                log.warning("unknown_field_ignored", field=name[:MAX_KEY_CHARACTERS])
 
     def _check_model(self, asked: str | None, subject_model: str | None) -> None:
         known = (None, self._name)

@@ -27,7 +27,6 @@ from slipstream.shared.messages.jobs import Encoding, ReplyTarget
 from slipstream.shared.model.tokenizer import Tokenizer
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import extract
-from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.telemetry.spans import Span, SpanKind
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.deadline import Deadline
@@ -243,7 +242,7 @@ class Front:
         root.set(names.MESSAGING_CONVERSATION_ID, record.request_id)
         log.info(
             "request_admitted",
-            **request_fields(record.request_id, root.context),
+            **record.log_fields,
             num_prompt_tokens=len(request.prompt_token_ids),
         )
         # Before any frame can be on its way: the stream has one publisher at a time.

@@ -44,8 +44,14 @@ class RequestRecord:
 
     @property
     def log_fields(self) -> dict[str, str | int]:
-        """What ties a line to the request, its trace and its attempt."""
-        return {**request_fields(self.request_id, self.root.context), "attempt": self.attempt}
+        """What ties a line to the request, its trace and its attempt, and to its client's books."""
+        fields: dict[str, str | int] = {
+            **request_fields(self.request_id, self.root.context),
+            "attempt": self.attempt,
+        }
+        if self.request.client_request_id is not None:
+            fields["client_request_id"] = self.request.client_request_id
+        return fields
 
     @property
     def holder(self) -> WorkerId | None:

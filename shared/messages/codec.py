@@ -156,6 +156,10 @@ def decoder_of(kind: Any) -> Decoder[Any]:  # Any: a union is no type for the ch
 
 _request_json = msgspec.json.Decoder(GenerateRequest, dec_hook=_decode_hook)
 _request_msgpack = msgspec.msgpack.Decoder(GenerateRequest, dec_hook=_decode_hook)
+# Raw values: only the names are looked at.
+_names_json = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_names_msgpack = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_REQUEST_FIELDS = frozenset(GenerateRequest.__struct_fields__)
 _WHERE = re.compile(r"^(?P<what>.*) - at (?:`key` in )?`\$\.?(?P<path>.*)`$", re.DOTALL)
 
 
@@ -174,6 +178,15 @@ def decode_request(payload: bytes) -> GenerateRequest:
         if is_json:
             return _decode_lenient(payload, error)
         raise InvalidRequestError("", f"malformed msgpack: {error}") from error
+
+
+def unknown_fields(payload: bytes) -> list[str]:
+    """Return the names in a request that are no field of one; none where it can't be told."""
+    decoder = _names_json if encoding_of(payload) == "json" else _names_msgpack
+    try:
+        return [name for name in decoder.decode(payload) if name not in _REQUEST_FIELDS]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []  # what only the lenient way can read
 
 
 def _decode_lenient(payload: bytes, strict_error: Exception) -> GenerateRequest:

@@ -48,6 +48,14 @@ class Oracle:
         )
         return ids
 
+    @torch.inference_mode()
+    def next_logprobs(self, text: str) -> list[float]:
+        """Return the log-softmax of the raw logits behind a text, one for each token id."""
+        torch.set_num_threads(1)
+        logits = self._model(torch.tensor([self._encode(text)])).logits[0, -1]
+        found: list[float] = torch.log_softmax(logits.double(), -1).tolist()
+        return found
+
     def prepare(self, chosen: Sequence[prompts.Prompt]) -> None:
         """Continue prompts of like length together, which takes a fraction of the time."""
         wanted = [self.token_ids(prompt) for prompt in chosen]

@@ -29,6 +29,15 @@ async def test_b47_an_echoed_prompt_has_an_entry_a_token(
     assert 1 == len(answer["choices"][0]["logprobs"])
 
 
+async def test_b18_an_echo_with_nothing_to_generate_is_refused_by_name(
+    real_client: client.Client,
+) -> None:
+    request = {"prompt": "Paris is", "echo": True, "max_tokens": 0, "logprobs": 1}
+    answer = await real_client.ask(request)
+
+    assert ("failed", "max_tokens") == (answer["type"], answer["field"])
+
+
 @pytest.mark.parametrize("num_tokens", [1, 2, 31, 32, 33, 65])
 async def test_b49_the_second_answer_is_the_first(
     real_client: client.Client, num_tokens: int

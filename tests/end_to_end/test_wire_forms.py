@@ -59,34 +59,6 @@ async def test_a_stream_is_numbered_frames_and_one_ending(
     assert 1 == len(ids)
 
 
-async def test_text_with_characters_of_several_tokens_is_whole(real_client: client.Client) -> None:
-    request = {"prompt": "🌍🚀🌍🚀🌍🚀🌍🚀🌍🚀", "temperature": 0, "max_tokens": 24}
-
-    plain = await real_client.ask(request)
-    found = await real_client.stream(request)
-
-    assert client.text_of(plain) == found.text
-    assert any(ord(character) > 0xFFFF for character in found.text)
-
-
-async def test_unknown_fields_are_ignored(real_client: client.Client) -> None:
-    plain = await real_client.ask(_REQUEST)
-    extended = await real_client.ask({**_REQUEST, "field_of_tomorrow": {"a": [1, None]}})
-
-    assert client.token_ids_of(plain) == client.token_ids_of(extended)
-
-
-async def test_a_stop_string_ends_the_text_before_it(real_client: client.Client) -> None:
-    whole = client.text_of(await real_client.ask({**_REQUEST, "max_tokens": 24}))
-    stop = whole[len(whole) // 2 :][:4]
-
-    answer = await real_client.ask({**_REQUEST, "max_tokens": 24, "stop": stop})
-
-    choice = answer["choices"][0]
-    assert whole[: whole.index(stop)] == choice["text"]
-    assert ("stop", stop) == (choice["finish_reason"], choice["stop_reason"])
-
-
 async def test_a_cancel_ends_a_stream_and_may_be_repeated(real_client: client.Client) -> None:
     kinds = []
     request = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True}

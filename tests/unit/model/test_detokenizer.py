@@ -153,6 +153,20 @@ def test_windows_give_the_text_of_sentence_piece_vocabularies(
     assert not any(FFFD in piece for piece in pieces)
 
 
+def test_b12_leading_spaces_of_sentence_piece_tokens_are_kept(tmp_path: Path) -> None:
+    """Decoded piece by piece each would lose the space that it begins with."""
+    tokenizer = sentence_piece_tokenizer(tmp_path)
+    the, a, b = 258, 259, 260
+    prompt, output = [the, a], [the, b, a, the, the, b, b, a, the, a, a, the]
+
+    pieces = stream(tokenizer, prompt, output)
+
+    before = tokenizer.decode(prompt)
+    assert " the" == pieces[0]
+    assert tokenizer.decode(prompt + output) == before + "".join(pieces)
+    assert tokenizer.decode(output) == "".join(pieces)[1:]
+
+
 def test_windows_survive_bytes_that_are_no_text(tmp_path: Path) -> None:
     tokenizer = sentence_piece_tokenizer(tmp_path)
     output = [0xFF + 1] * 500 + [258]

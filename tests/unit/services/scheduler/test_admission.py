@@ -1,10 +1,13 @@
 """What a request becomes: every field has a value, defaults come from the model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.services.scheduler.admission import Admission, AdmittedRequest
 from slipstream.shared.errors import (
@@ -176,3 +179,15 @@ def test_deadlines_have_limits(admission: Admission, deadline_ms: int) -> None:
 def test_what_is_no_request_is_refused(admission: Admission, payload: bytes) -> None:
     with pytest.raises(InvalidRequestError):
         admission.admit(payload, None)
+
+
+@pytest.mark.parametrize("encode", [msgspec.json.encode, msgspec.msgpack.encode])
+def test_unknown_fields_are_warned_about_once_a_name(
+    admission: Admission, encode: Callable[[object], bytes]
+) -> None:
+    payload = encode({"prompt": "Hello", "temprature": 1, "foo": {"bar": [1]}})
+    with capture_logs() as lines:
+        for _ in range(2):
+            admission.admit(payload, None)
+
+    assert ["temprature", "foo"] == [line["field"] for line in lines]

@@ -37,3 +37,25 @@ def test_old_tombstones_go_when_new_ones_come() -> None:
         tombstones.add((RequestId(f"r{now}"), 1), now)
 
     assert 60 == len(tombstones._until)
+
+
+def test_a_tombstone_set_again_stands_longer() -> None:
+    tombstones = Tombstones(keep_s=60)
+    for now, number in ((100, 1), (110, 2), (150, 1), (165, 3)):
+        tombstones.add((RequestId("r"), number), now)
+
+    assert tombstones.has((RequestId("r"), 1), 209)
+    assert {1, 2, 3} == {number for _, number in tombstones._until}
+    tombstones.add((RequestId("r"), 4), 175)
+    assert {1, 3, 4} == {number for _, number in tombstones._until}
+
+
+def test_the_cost_of_a_tombstone_does_not_grow_with_their_number() -> None:
+    """Each request leaves two: fifty thousand take well under what copying the table would."""
+    tombstones = Tombstones(keep_s=60)
+    began_s = time.perf_counter()
+
+    for number in range(50_000):
+        tombstones.add((RequestId(f"r{number}"), 1), 100)
+
+    assert time.perf_counter() - began_s < 10
