@@ -92,7 +92,9 @@ def sample(parts: Sequence[Part], logits: Logits) -> None:
 
 def _sample_part(part: Part, logits: Logits, peaks: Sequence[Peak]) -> None:
     if peaks:
-        part.sampled = verify(part.sequence.sampler, logits, peaks, part.draft_token_ids)
+        sampler = part.sequence.sampler
+        assert sampler is not None, "made before the first step"
+        part.sampled = verify(sampler, logits, peaks, part.draft_token_ids)
 
 
 def _decode_part(sequence: DecodeSequence, draft: Sequence[int], block_size: int) -> Part:

@@ -18,10 +18,6 @@ MAX_SEED = 2**63 - 1
 _UNSUPPORTED = (
     "echo",
     "prompt_logprobs",
-    "response_format",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
     "tools",
     "adapter",
     "request_key",

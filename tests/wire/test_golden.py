@@ -81,7 +81,7 @@ from slipstream.shared.messages.reports import (
     WorkerRecord,
     WorkerReport,
 )
-from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
+from slipstream.shared.messages.sampling import Constraint, SamplingParameters, TokenLogprobs
 from slipstream.shared.telemetry.context import SpanContext
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -147,6 +147,7 @@ SAMPLING = SamplingParameters(
     num_logprobs=2,
     skip_special_tokens=False,
     num_speculative_tokens=3,
+    constraint=Constraint("json", '{"type":"object"}'),
 )
 FRAME = TokenFrame(REQUEST, 2, 17, 64, TOKENS, 'Grüße, "世界" \n', choice=1, logprobs=[LOGPROBS])
 SMALL_FRAME = TokenFrame(REQUEST, 0, 0, 0, PackedInts(), "")
