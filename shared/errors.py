@@ -100,6 +100,12 @@ class NonFiniteLogitsError(SlipstreamError):
     code = "non_finite_logits"
 
 
+class ConstraintError(SlipstreamError):
+    """A constraint can't be compiled, costs too much, or leaves a request no token."""
+
+    code = "constraint_failed"
+
+
 class ModelError(SlipstreamError):
     """A model can't be found, fetched, read or run; the message says which and what to do."""
 

@@ -108,7 +108,9 @@ def _sample_part(part: Part, logits: Logits, peaks: Sequence[Peak]) -> None:
     part.prompt_logprobs = _score_prompt(part, logits[:num_scored], peaks)
     if num_scored < len(peaks):
         rows, of_rows = logits[num_scored:], peaks[num_scored:]
-        part.sampled = verify(part.sequence.sampler, rows, of_rows, part.draft_token_ids)
+        sampler = part.sequence.sampler
+        assert sampler is not None, "made before the first step"
+        part.sampled = verify(sampler, rows, of_rows, part.draft_token_ids)
 
 
 def _score_prompt(part: Part, logits: Logits, peaks: Sequence[Peak]) -> list[TokenLogprobs]:

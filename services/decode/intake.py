@@ -1,4 +1,8 @@
-"""Turn a job into a sequence that can be stepped: adopt what was handed over, or lease blocks."""
+"""
+Turn a job into a sequence that can be stepped.
+
+Adopt what was handed over, or lease blocks, and go on where earlier attempts stopped.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,18 +16,19 @@ from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.jobs import DecodeJob, HandOver
 from slipstream.shared.messages.kv import Adopt, Adopted, KvRefused
 from slipstream.shared.model.detokenizer import IncrementalDetokenizer, Vocabulary
-from slipstream.shared.model.sampling import SampledToken, Sampler
+from slipstream.shared.model.sampling import SampledToken
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
+from slipstream.shared.worker.sampler_source import SamplerSource
 
 
 def make_sequence(
     job: DecodeJob, host: WorkerHost, vocabulary: Vocabulary, span: Span
 ) -> DecodeSequence:
-    """Return the sequence with sampler, text and stream as earlier attempts left them."""
+    """Return the sequence as it is before any token of its output; `restore` comes next."""
     config = host.model.config
     max_num_output = config.max_context_length - len(job.prompt_token_ids)
     checker = StopChecker(
@@ -32,32 +37,52 @@ def make_sequence(
         max_num_output,
         IncrementalDetokenizer(vocabulary, job.prompt_token_ids, job.sampling.skip_special_tokens),
     )
-    sequence = DecodeSequence(
+    return DecodeSequence(
         job=job,
         token_ids=list(job.prompt_token_ids),
-        sampler=Sampler(
-            job.sampling,
-            job.prompt_token_ids,
-            job.output_token_ids,
-            eos_token_ids=config.eos_token_ids,
-        ),
+        sampler=None,
         checker=checker,
         log=TokenLog(job),
         deadline=Deadline.from_ms(job.deadline_ms),
         span=span,
         max_num_tokens=config.max_context_length,
     )
-    for token_id in job.output_token_ids:
-        sequence.emit(SampledToken(token_id))
+
+
+async def restore(samplers: SamplerSource, sequence: DecodeSequence) -> None:
+    """
+    Bring sampler, text and stream where earlier attempts left them.
+
+    Raises ConstraintError, ModelError.
+    """
+    job = sequence.job
+    output_token_ids = job.output_token_ids
+    sampler = await samplers.open(job.sampling, job.prompt_token_ids, output_token_ids)
+    for position, token_id in enumerate(output_token_ids, start=1):
+        is_last = sampler.is_complete and position == len(output_token_ids)
+        sequence.emit(SampledToken(token_id, is_last=is_last))
     sequence.log.skip_sent()
-    return sequence
+    sequence.sampler = sampler
+
+
+def take_first_token(sequence: DecodeSequence) -> None:
+    """Go on behind the token that came with the hand-over; the same rules chose it."""
+    hand_over, sampler = sequence.job.hand_over, sequence.sampler
+    assert hand_over is not None, "only a handed over sequence has one"
+    assert sampler is not None, "it has been restored"
+    # Earlier attempts may have said everything but the ending.
+    if sequence.ending is not None:
+        return
+    token_id = hand_over.first_token_id
+    sampler.accept(token_id)
+    sequence.emit(SampledToken(token_id, hand_over.first_token_logprobs, sampler.is_complete))
 
 
 async def adopt(
     bus: Bus, host: WorkerHost, worker: tuple[WorkerId, int], sequence: DecodeSequence
 ) -> None:
     """
-    Take over a prefilled sequence: lease, blocks and the first token.
+    Take over a prefilled sequence: lease and blocks.
 
     Raises JobEndedError when the lease has ended or another host holds the blocks.
     """
@@ -81,25 +106,15 @@ async def adopt(
     if isinstance(answer, KvRefused):
         raise JobEndedError(f"kv_{answer.reason}", answer.message or "the lease can't be adopted")
     host.keeper.hold(answer.lease_id, asked_at, sequence.attempt, sequence.job.root_span)
-    _take_over(sequence, hand_over)
+    _take_blocks(sequence, hand_over)
 
 
-def _take_over(sequence: DecodeSequence, hand_over: HandOver) -> None:
+def _take_blocks(sequence: DecodeSequence, hand_over: HandOver) -> None:
     sequence.block_ids = list(hand_over.block_ids)
     sequence.generations = list(hand_over.generations)
     sequence.num_computed_tokens = hand_over.num_computed_tokens
     sequence.num_cached_tokens = hand_over.num_cached_tokens
     sequence.prefill_ms = hand_over.prefill_ms
-    # The prefill worker sampled it with the same sampler; ours goes on at the next position.
-    sequence.sampler = Sampler(
-        sequence.job.sampling,
-        sequence.job.prompt_token_ids,
-        [*sequence.job.output_token_ids, hand_over.first_token_id],
-        eos_token_ids=sequence.sampler.eos_token_ids,
-    )
-    # Earlier attempts may have said everything but the ending.
-    if sequence.ending is None:
-        sequence.emit(SampledToken(hand_over.first_token_id, hand_over.first_token_logprobs))
 
 
 async def lease(

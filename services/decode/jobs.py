@@ -176,8 +176,11 @@ class DecodeJobs:
     async def _start(self, sequence: DecodeSequence) -> None:
         if sequence.job.hand_over is not None:
             await intake.adopt(self._bus, self._host, self._worker, sequence)
+            await intake.restore(self._host.samplers, sequence)
+            intake.take_first_token(sequence)
             self.progress(sequence)
         else:
+            await intake.restore(self._host.samplers, sequence)
             await self._lease(sequence)
 
     async def _lease(self, sequence: DecodeSequence) -> None:
@@ -344,7 +347,7 @@ def _is_answered(sequence: DecodeSequence) -> bool:
     if sequence.cancel_reason is not None or sequence.ending is not None:
         return sequence.cancel_reason != REPLACED
     code = _code(sequence.error)
-    has_begun = bool(sequence.log.token_ids)
+    has_begun = bool(sequence.log.token_ids or sequence.job.output_token_ids)
     is_shown = has_begun and (sequence.job.reply.is_streamed or code == _DRAINING)
     return is_shown or code == "deadline_exceeded"
 

@@ -57,7 +57,7 @@ class DecodeSequence:
 
     job: DecodeJob
     token_ids: list[int]
-    sampler: Sampler
+    sampler: Sampler | None  # None until the sequence is where earlier attempts left it
     checker: StopChecker
     log: TokenLog
     deadline: Deadline
@@ -109,7 +109,7 @@ class DecodeSequence:
     def emit(self, sampled: SampledToken) -> None:
         """Walk one new token through the finish logic into the stream."""
         self.token_ids.append(sampled.token_id)
-        text, self.ending = self.checker.push(sampled.token_id)
+        text, self.ending = self.checker.push(sampled.token_id, is_last=sampled.is_last)
         self.log.append(sampled.token_id, text, sampled.logprobs)
 
     def usage(self) -> Usage:

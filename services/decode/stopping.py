@@ -1,4 +1,8 @@
-"""When a sequence ends, and which text is certain: whichever of EOS, stop, length comes first."""
+"""
+When a sequence ends, and which text is certain.
+
+Whichever comes first of end-of-sequence, stop, the end of a constraint, and length.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -50,8 +54,12 @@ class StopChecker:
         self._held = ""
         self.num_tokens = 0
 
-    def push(self, token_id: int) -> tuple[str, Ending | None]:
-        """Return the text that may be sent after this token, and the ending if this is the last."""
+    def push(self, token_id: int, *, is_last: bool = False) -> tuple[str, Ending | None]:
+        """
+        Return the text that may be sent after this token, and the ending if this is the last.
+
+        `is_last` says that its constraint allows nothing behind it, whatever else is wished.
+        """
         self.num_tokens += 1
         if self.num_tokens >= self._min_tokens and token_id in self._eos_ids:
             return self._finish(Ending("stop"))
@@ -61,6 +69,8 @@ class StopChecker:
         match = _first_match(self._held, self._stops) if self._is_checked else None
         if match is not None:
             return self._cut(match)
+        if is_last:
+            return self._finish(Ending("stop"))
         if self.num_tokens >= self._max_tokens:
             return self._finish(Ending("length"))
         num_held = _num_held(self._held, self._stops) if self._is_checked else 0

@@ -14,7 +14,8 @@ def verify(
 
     Row i of `logits` [1 + drafts, vocab], whose peak is `peaks[i]`, follows the first i draft
     tokens. The result has between 1 and 1 + drafts tokens; the last has no KV in the target yet,
-    the ones before it are accepted draft tokens. Without a draft this is plain decoding.
+    the ones before it are accepted draft tokens. Without a draft this is plain decoding. Nothing
+    is sampled behind a token that completes a constraint.
     """
     assert len(logits) == len(draft_token_ids) + 1, (
         f"{len(logits)} rows of logits for {len(draft_token_ids)} draft tokens"
@@ -23,6 +24,6 @@ def verify(
     for row, peak, draft_token_id in zip(logits, peaks, (*draft_token_ids, None), strict=True):
         token = sampler.sample(row, peak)
         sampled.append(token)
-        if token.token_id != draft_token_id:
+        if token.token_id != draft_token_id or token.is_last:
             break
     return sampled

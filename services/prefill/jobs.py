@@ -17,7 +17,6 @@ from slipstream.shared.messages.common import Accepted, Rejected, RejectionReaso
 from slipstream.shared.messages.generate import Cancel, Cancelled
 from slipstream.shared.messages.jobs import PrefillJob
 from slipstream.shared.messages.kv import Commit
-from slipstream.shared.model.sampling import Sampler
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.telemetry.logging import request_fields
@@ -154,6 +153,10 @@ class PrefillJobs:
     async def _lease_compute_hand_over(self, job: PrefillJob, attempt: Attempt, span: Span) -> None:
         received_at = time.monotonic()
         deadline = Deadline.from_ms(job.deadline_ms)
+        # Before the lease: what a constraint needs may take a while the first time.
+        sampler = await self._host.samplers.open(
+            job.sampling, job.prompt_token_ids, job.output_token_ids
+        )
         leased = await lease_blocks(
             self._bus,
             self._host,
@@ -163,12 +166,6 @@ class PrefillJobs:
             lambda: attempt in self._cancelled,
         )
         token_ids = [*job.prompt_token_ids, *job.output_token_ids]
-        sampler = Sampler(
-            job.sampling,
-            job.prompt_token_ids,
-            job.output_token_ids,
-            eos_token_ids=self._host.model.config.eos_token_ids,
-        )
         sequence = PrefillSequence(job, leased, sampler, token_ids)
         sequence.is_cancelled = attempt in self._cancelled
         self._sequences[attempt] = sequence

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from slipstream.services.scheduler.constraints import check_constraint, constraint_of
 from slipstream.services.scheduler.validation import (
     MAX_KEY_CHARACTERS,
     check_fields,
@@ -23,7 +24,7 @@ from slipstream.shared.messages.codec import decode_request, unknown_fields
 from slipstream.shared.messages.common import Route
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
-from slipstream.shared.messages.sampling import SamplingParameters
+from slipstream.shared.messages.sampling import Constraint, SamplingParameters
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.tokenizer import Tokenizer
 
@@ -66,7 +67,8 @@ class Admission:
         """
         Return the admitted request. `subject_model` is the model's token in the subject, if any.
 
-        Raises InvalidRequestError or MessageTooLargeError. It tokenizes, so it belongs on a thread.
+        Raises InvalidRequestError or MessageTooLargeError. It tokenizes and compiles, so it belongs
+        on a thread.
         """
         if len(payload) > self._config.max_request_bytes:
             raise MessageTooLargeError(len(payload), self._config.max_request_bytes, "a request")
@@ -74,11 +76,12 @@ class Admission:
         self._warn_of_unknown(payload)
         self._check_model(request.model, subject_model)
         check_fields(request, self._model.vocab_size, self._model.max_context_length)
+        constraint = self._constraint(request)
         token_ids = self._prompt_token_ids(request)
         num_left = self._num_output_room(len(token_ids))
         return AdmittedRequest(
             prompt_token_ids=token_ids,
-            sampling=self._sampling(request, num_left),
+            sampling=self._sampling(request, num_left, constraint),
             is_streamed=request.stream,
             route=request.route or self._config.route,
             priority=request.priority or 0,
@@ -104,6 +107,19 @@ class Admission:
             wrong = asked if asked not in known else subject_model
             raise UnknownModelError("model", f"{wrong!r} is not served here; {self._name!r} is")
 
+    def _constraint(self, request: GenerateRequest) -> Constraint | None:
+        found = constraint_of(request)
+        if found is None:
+            return None
+        if not self._tokenizer.is_byte_level or not self._model.eos_token_ids:
+            raise InvalidRequestError(
+                found.field,
+                f"{self._name} can't be constrained: that takes a byte-level vocabulary and an"
+                " end-of-sequence token; leave it out",
+            )
+        check_constraint(found)
+        return found.constraint
+
     def _prompt_token_ids(self, request: GenerateRequest) -> PackedInts:
         if request.prompt_token_ids is not None:
             check_token_ids("prompt_token_ids", request.prompt_token_ids, self._model.vocab_size)
@@ -126,7 +142,9 @@ class Admission:
             )
         return context - num_prompt_tokens
 
-    def _sampling(self, request: GenerateRequest, num_left: int) -> SamplingParameters:
+    def _sampling(
+        self, request: GenerateRequest, num_left: int, constraint: Constraint | None
+    ) -> SamplingParameters:
         model = self._model
         stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
         max_tokens = min(request.max_tokens or self._config.default_max_tokens, num_left)
@@ -153,6 +171,7 @@ class Admission:
             num_speculative_tokens=(
                 0 if request.speculation == "off" else request.num_speculative_tokens
             ),
+            constraint=constraint,
         )
 
     def _deadline_ms(self, asked: int | None) -> int:

@@ -32,7 +32,14 @@ _NUM_CLOSED = 4096
 _REST_S = 0.05
 # Endings that another attempt can't change.
 _FINAL_CODES = frozenset(
-    {"non_finite_logits", "kv_too_large", "kv_incompatible", "deadline_exceeded", "kv_mismatch"}
+    {
+        "constraint_failed",
+        "deadline_exceeded",
+        "kv_incompatible",
+        "kv_mismatch",
+        "kv_too_large",
+        "non_finite_logits",
+    }
 )
 
 # A worker that is full or leaving has not failed: the request waits for its turn.

@@ -17,10 +17,6 @@ MAX_SEED = 2**63 - 1
 
 # Understood, and not served by this version: refused, for nothing is ever ignored in silence.
 _UNSUPPORTED = (
-    "response_format",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
     "tools",
     "adapter",
     "request_key",

@@ -1,6 +1,19 @@
 """How the tokens of one request are chosen, after validation: every field is set and in range."""
 
+from typing import Literal
+
 import msgspec
+
+
+class Constraint(msgspec.Struct, frozen=True, array_like=True):
+    """
+    What the whole answer must match: a JSON schema (its text) or a regex.
+
+    It names no library: whoever samples compiles it. A choice travels as the regex of its entries.
+    """
+
+    kind: Literal["json", "regex"]
+    text: str
 
 
 class SamplingParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -23,6 +36,7 @@ class SamplingParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
     num_logprobs: int | None = None  # None: no logprobs; 0: the sampled token's alone
     skip_special_tokens: bool = True
     num_speculative_tokens: int | None = None  # None: the worker decides; 0: no speculation
+    constraint: Constraint | None = None
     echo: bool = False  # the ending repeats the prompt
     num_prompt_logprobs: int | None = None  # of the prompt's tokens; None: none; 0: theirs alone
 

@@ -27,6 +27,9 @@ class Vocabulary(Protocol):
     def is_visible(self, token_id: int, *, skip_special: bool) -> bool:
         """Say whether the token adds to the text: it exists and is no skipped control token."""
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return what a token of a byte-level vocabulary stands for, nothing if there is none."""
+
     def open_text_stream(
         self, prompt_token_ids: Sequence[int], *, skip_special: bool
     ) -> TextStream:

@@ -6,17 +6,20 @@ Order of operations on a row of logits (known values that switch a stage off in 
 1. refuse a row with a NaN, an infinite maximum or no finite logit
 2. logit bias: added; at or below -100 the token is banned
 3. penalties: repetition over prompt and output (1), frequency and presence over output (0)
-4. ban end-of-sequence and stop tokens before `min_tokens`
-5. temperature up to `GREEDY_TEMPERATURE`: the largest logit, on a tie the lowest id; done
-6. divide by the temperature
-7. top_k (0 or less, or at least the vocabulary): the k largest, on a tie the lowest ids
-8. top_p (1): the fewest largest whose probabilities reach top_p, at least one
-9. min_p (0): probability at least min_p times the largest
-10. Gumbel-max: the largest of logit + noise, a sample from the softmax of what is left
+4. constraint (none): ban what no matching answer goes on with (`constraint.py`)
+5. ban end-of-sequence and stop tokens before `min_tokens`; under a constraint also end-of-sequence
+   with `ignore_eos`, and neither where it would leave no token: the end of a grammar wins
+6. temperature up to `GREEDY_TEMPERATURE`: the largest logit, on a tie the lowest id; done
+7. divide by the temperature
+8. top_k (0 or less, or at least the vocabulary): the k largest, on a tie the lowest ids
+9. top_p (1): the fewest largest whose probabilities reach top_p, at least one
+10. min_p (0): probability at least min_p times the largest
+11. Gumbel-max: the largest of logit + noise, a sample from the softmax of what is left
 
-Steps 2 and 3 work in float32, from step 6 on in float64. The noise of a token is a function of
-(seed, output position, token id) and of nothing else. What looks at the whole vocabulary stands in
-`row_passes.py`; here is what happens to the few tokens that are left.
+Steps 2 and 3 work in float32, from step 7 on in float64. The noise of a token is a function of
+(seed, output position, token id) and of nothing else; logprobs are those of the untouched row. What
+looks at the whole vocabulary stands in `row_passes.py`; here is what happens to the few tokens that
+are left.
 """
 
 import math
@@ -25,8 +28,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.shared.errors import NonFiniteLogitsError
+from slipstream.shared.errors import ConstraintError, NonFiniteLogitsError
 from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
+from slipstream.shared.model.constraint import Matcher
 from slipstream.shared.model.row_passes import (
     Floor,
     Logits,
@@ -51,6 +55,7 @@ class SampledToken:
 
     token_id: int
     logprobs: TokenLogprobs | None = None
+    is_last: bool = False  # the constraint allows nothing behind it
 
 
 class Sampler:
@@ -69,12 +74,15 @@ class Sampler:
         *,
         eos_token_ids: Iterable[int] = (),
         passes: RowPasses | None = None,
+        matcher: Matcher | None = None,
     ) -> None:
-        self.eos_token_ids = tuple(eos_token_ids)
+        """`matcher` is that of the constraint, at the start of the output."""
+        self._eos_token_ids = sorted(set(eos_token_ids))
         self._passes = passes or row_passes()
         self._parameters = parameters
-        self._num_output_tokens = len(output_token_ids)
-        self._banned_early = sorted({*self.eos_token_ids, *parameters.stop_token_ids})
+        self._matcher = matcher
+        self._num_output_tokens = 0
+        self._banned_early = sorted({*self._eos_token_ids, *parameters.stop_token_ids})
         self._output_counts: dict[int, int] = {}
         self._seen: dict[int, None] = {}  # prompt and output, for the repetition penalty
         self._counts_output = bool(parameters.presence_penalty or parameters.frequency_penalty)
@@ -82,16 +90,30 @@ class Sampler:
         if self._penalizes_repetition:
             self._seen = dict.fromkeys(prompt_token_ids)
         for token_id in output_token_ids:
-            self._count(token_id)
+            self.accept(token_id)
 
     @property
     def num_output_tokens(self) -> int:
         """The output position whose token is chosen next."""
         return self._num_output_tokens
 
+    @property
+    def is_complete(self) -> bool:
+        """The output matches its constraint, and nothing longer would."""
+        return self._matcher is not None and self._matcher.is_complete
+
+    def accept(self, token_id: int) -> None:
+        """Go on behind a token that was chosen by these rules. Raises ConstraintError."""
+        self._count(token_id)
+        self._num_output_tokens += 1
+        if self._matcher is not None:
+            self._matcher.accept(token_id)
+
     def sample(self, logits: Logits, peak: Peak | None = None) -> SampledToken:
         """
-        Choose the next token from a row [vocab] and advance. Raises NonFiniteLogitsError.
+        Choose the next token from a row [vocab] and advance.
+
+        Raises NonFiniteLogitsError, and ConstraintError when the constraint leaves no token.
 
         The peak of the row is found here unless the caller has found those of a whole batch.
         """
@@ -99,7 +121,7 @@ class Sampler:
         parameters = self._parameters
         adjusted, adjusted_peak = self._adjusted(logits), peak
         if adjusted is not logits:
-            adjusted_peak = _checked(self._peak(adjusted))
+            adjusted_peak = self._checked_adjusted(self._peak(adjusted))
         if parameters.temperature <= GREEDY_TEMPERATURE:
             token_id = adjusted_peak.token_id
         else:
@@ -107,12 +129,19 @@ class Sampler:
         logprobs = None
         if parameters.num_logprobs is not None:
             logprobs = _logprobs(self._passes, logits, peak, token_id, parameters.num_logprobs)
-        self._count(token_id)
-        self._num_output_tokens += 1
-        return SampledToken(token_id, logprobs)
+        self.accept(token_id)
+        return SampledToken(token_id, logprobs, self.is_complete)
 
     def _peak(self, logits: Logits) -> Peak:
         return self._passes.peaks(logits[np.newaxis])[0]
+
+    def _checked_adjusted(self, peak: Peak) -> Peak:
+        if self._matcher is not None and peak.logit == -math.inf:
+            raise ConstraintError(
+                f"no token is left at output position {self._num_output_tokens}: logit_bias bans"
+                " all that the constraint allows"
+            )
+        return _checked(peak)
 
     def _count(self, token_id: int) -> None:
         if self._counts_output:
@@ -122,17 +151,32 @@ class Sampler:
 
     def _adjusted(self, logits: Logits) -> Logits:
         """Return the row after bias, penalties and bans; the row itself if there are none."""
-        bias = self._parameters.logit_bias
-        is_early = self._num_output_tokens < self._parameters.min_tokens and self._banned_early
-        if not (bias or self._seen or self._output_counts or is_early):
+        bias, banned = self._parameters.logit_bias, self._banned()
+        is_free = self._matcher is None and not banned
+        if is_free and not (bias or self._seen or self._output_counts):
             return logits
         adjusted = logits.copy()
         for token_id, value in bias.items():
             adjusted[token_id] += -np.inf if value <= BANNING_BIAS else value
         self._penalize(adjusted)
-        if is_early:
-            adjusted[self._banned_early] = -np.inf
+        if self._matcher is not None:
+            adjusted[~self._matcher.allowed()] = -np.inf
+        if banned:
+            self._ban(adjusted, banned)
         return adjusted
+
+    def _ban(self, logits: Logits, token_ids: list[int]) -> None:
+        kept = logits[token_ids]
+        logits[token_ids] = -np.inf
+        if self._matcher is not None and self._peak(logits).logit == -math.inf:
+            logits[token_ids] = kept
+
+    def _banned(self) -> list[int]:
+        """Return the tokens that would end the answer, while it may not end."""
+        if self._num_output_tokens < self._parameters.min_tokens:
+            return self._banned_early
+        is_going_on = self._matcher is not None and self._parameters.ignore_eos
+        return self._eos_token_ids if is_going_on else []
 
     def _penalize(self, logits: Logits) -> None:
         if self._seen:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 import structlog
@@ -15,11 +16,13 @@ from slipstream.shared.kv.host_link import HostLink
 from slipstream.shared.messages.common import PROTOCOL_VERSION, Role
 from slipstream.shared.messages.kv import ArenaHello
 from slipstream.shared.messages.reports import WorkerRecord
+from slipstream.shared.model.vocabulary import open_vocabulary
 from slipstream.shared.version import VERSION
 from slipstream.shared.worker.engine import EngineThread
 from slipstream.shared.worker.lease_keeper import LeaseKeeper
 from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.runner_source import open_runner
+from slipstream.shared.worker.sampler_source import SamplerSource
 
 log = structlog.get_logger()
 
@@ -36,12 +39,14 @@ class WorkerHost:
         model: ServedModel,
         engine: EngineThread,
         keeper: LeaseKeeper,
+        samplers: SamplerSource,
     ) -> None:
         self.link = link
         self.arena = arena
         self.model = model
         self.engine = engine
         self.keeper = keeper
+        self.samplers = samplers
         self.host_id: HostId = arena.host_id
         self.num_blocks = arena.num_blocks - 1
         self.lease_s = link.welcome.lease_ms / 1000
@@ -67,7 +72,9 @@ class WorkerHost:
         arena = Arena.open(config.arena_dir / welcome.path, model.layout)
         runner = await asyncio.to_thread(open_runner, model, config, arena)
         keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms, on_lost)
-        host = cls(link, arena, model, EngineThread(runner), keeper)
+        vocabulary = partial(open_vocabulary, model.directory, config.cache_dir)
+        samplers = SamplerSource(model.config, vocabulary)
+        host = cls(link, arena, model, EngineThread(runner), keeper, samplers)
         log.info("model_loaded", model=model.name, numerics=host.numerics)
         return host
 

@@ -250,8 +250,14 @@ print(*{name.partition(".")[0] for name in sys.modules} & set(sys.argv[2:]))
 def test_service_holds_no_library_that_it_does_not_use(service: str) -> None:
     """Each of these takes megabytes in every process for as long as it lives."""
     heavy = ["torch", "transformers", "tokenizers", "jinja2", "gguf", "safetensors", "yaml"]
-    heavy += ["typer", "click", "rich", "pygments", "opentelemetry", "requests"]
+    heavy += ["typer", "click", "rich", "pygments", "opentelemetry", "requests", "llguidance"]
     done = run_python(LIGHT, f"slipstream.services.{service}.main", *heavy)
+
+    assert (0, "\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_scheduler_loads_the_grammar_library_for_the_first_constraint_only() -> None:
+    done = run_python(LIGHT, "slipstream.services.scheduler.main", "llguidance")
 
     assert (0, "\n") == (done.returncode, done.stdout), done.stderr
 

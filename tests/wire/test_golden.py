@@ -82,7 +82,7 @@ from slipstream.shared.messages.reports import (
     WorkerRecord,
     WorkerReport,
 )
-from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
+from slipstream.shared.messages.sampling import Constraint, SamplingParameters, TokenLogprobs
 from slipstream.shared.telemetry.context import SpanContext
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -150,6 +150,7 @@ SAMPLING = SamplingParameters(
     num_speculative_tokens=3,
     echo=True,
     num_prompt_logprobs=1,
+    constraint=Constraint("json", '{"type":"object"}'),
 )
 ECHOED_PROMPT = EchoedPrompt(token_ids=TOKENS, text="Grüße", logprobs=[None, LOGPROBS, LOGPROBS])
 FRAME = TokenFrame(REQUEST, 2, 17, 64, TOKENS, 'Grüße, "世界" \n', choice=1, logprobs=[LOGPROBS])

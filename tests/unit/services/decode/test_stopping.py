@@ -174,3 +174,36 @@ def test_a_stop_string_must_lie_wholly_behind_min_tokens() -> None:
     assert ["ab", "a"] == push_all(checker, [2, 0]), "nothing of it is held back"
     assert ("b", None) == checker.push(1)
     assert ("", Ending("stop", "ab")) == checker.push(2)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"max_tokens": 2}, {"min_tokens": 9, "max_tokens": 9}, {"ignore_eos": True}]
+)
+def test_the_end_of_a_constraint_ends_the_answer(fields: dict[str, object]) -> None:
+    """Over min_tokens and ignore_eos, and at max_tokens it is no lack of length."""
+    parameters = SamplingParameters(seed=1, **fields)  # type: ignore[arg-type] # fields of several types
+    checker = StopChecker(parameters, [EOS], 100, Bytes())
+
+    assert ("a", None) == checker.push(0)
+    assert ("b", Ending("stop")) == checker.push(1, is_last=True)
+
+
+@pytest.mark.parametrize("stop_id", [EOS, STOP_ID])
+def test_an_end_of_sequence_that_completes_a_constraint_says_nothing(stop_id: int) -> None:
+    parameters = SamplingParameters(seed=1, min_tokens=5, ignore_eos=True)
+    checker = StopChecker(parameters, [EOS], 100, Bytes())
+
+    assert ("", Ending("stop")) == checker.push(stop_id, is_last=True)
+
+
+def test_a_stop_string_before_the_end_of_a_constraint_comes_first() -> None:
+    checker = StopChecker(SamplingParameters(seed=1, stop=("ab",)), [EOS], 100, Bytes())
+
+    assert ("", None) == checker.push(0)
+    assert ("", Ending("stop", "ab")) == checker.push(1, is_last=True)
+
+
+def test_what_was_held_back_for_a_stop_string_comes_with_the_end_of_a_constraint() -> None:
+    checker = StopChecker(SamplingParameters(seed=1, stop=("ab",)), [EOS], 100, Bytes())
+
+    assert ("a", Ending("stop")) == checker.push(0, is_last=True)

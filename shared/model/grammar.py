@@ -1,0 +1,109 @@
+"""
+Constraints as grammars of llguidance, within limits on what they may cost.
+
+The library is loaded with the first constraint: 8 MB and 50 ms that most processes never need.
+"""
+
+import json
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from slipstream.shared.errors import ConstraintError
+from slipstream.shared.messages.sampling import Constraint
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+# A state takes 1 to 2 kB in each sequence that meets it.
+_MAX_NUM_LEXER_STATES = 20_000
+# Symbols of productions: 1,000 optional properties have 9,000, and take 0.2 s to compile. The time
+# grows with their square.
+_MAX_GRAMMAR_SIZE = 10_000
+# By the library's figures 20 ms to compile, and 15 ms for the costliest mask.
+_COMPILE_FUEL = 1_000_000
+_STEP_FUEL = 200_000
+_MAX_STEP_ITEMS = 50_000
+
+# Tokens are bytes to us: forcing would only allow one way to write what must follow, and ask for a
+# tokenizer that workers don't load.
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
+
+# One blank or one indented line: a small model that may add blanks for ever does.
+_WHITESPACE = " |\\n {0,20}"
+
+# Where the library takes its options, in the schema itself.
+OPTIONS_KEY = "x-guidance"
+
+_MAX_MESSAGE_CHARACTERS = 140
+_PLACE = re.compile(r"^at \d+\(\d+\): |^failed to compile JSON schema: ")
+
+
+def open_matcher(tokenizer: "LLTokenizer", constraint: Constraint) -> "LLMatcher":
+    """Compile a constraint over a vocabulary. Raises ConstraintError."""
+    from llguidance import LLMatcher  # noqa: PLC0415 - see above
+
+    grammar = LLMatcher.grammar_from_lark(_OPTIONS + _start_rule(constraint))
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
+    raise_error_of(matcher)
+    return matcher
+
+
+def check(constraint: Constraint) -> None:
+    """Compile a constraint over bytes, which need no model. Raises ConstraintError."""
+    matcher = open_matcher(_byte_tokenizer(), constraint)
+    matcher.compute_bitmask()
+    raise_error_of(matcher)
+
+
+def raise_error_of(matcher: "LLMatcher") -> None:
+    """Raise ConstraintError if a matcher has failed; it never works again."""
+    if matcher.is_error():
+        raise ConstraintError(_shortened(matcher.get_error()))
+
+
+def _start_rule(constraint: Constraint) -> str:
+    from llguidance import regex_to_lark  # noqa: PLC0415 - see above
+
+    if constraint.kind == "regex":
+        return f"start: /{regex_to_lark(constraint.text)}/"
+    # Put in as text: what a schema says depends on the order of its keys.
+    content = constraint.text[1:-1]
+    options = json.dumps({"whitespace_pattern": _WHITESPACE})
+    return f'start: %json {{"{OPTIONS_KEY}": {options}{"," if content else ""}{content}}}'
+
+
+@cache
+def _limits() -> "LLParserLimits":
+    from llguidance import LLParserLimits  # noqa: PLC0415 - see above
+
+    return LLParserLimits(
+        initial_lexer_fuel=_COMPILE_FUEL,
+        step_lexer_fuel=_STEP_FUEL,
+        step_max_items=_MAX_STEP_ITEMS,
+        max_lexer_states=_MAX_NUM_LEXER_STATES,
+        max_grammar_size=_MAX_GRAMMAR_SIZE,
+        verbose_errors=False,
+    )
+
+
+@cache
+def _byte_tokenizer() -> "LLTokenizer":
+    from llguidance import LLTokenizer  # noqa: PLC0415 - see above
+
+    return LLTokenizer("byte")
+
+
+def _shortened(message: str) -> str:
+    """Return the one sentence of the library's message that says what is wrong."""
+    lines = message.strip().splitlines()
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    said = (told or lines)[0]
+    while (shorter := _PLACE.sub("", said)) != said:
+        said = shorter
+    if said.startswith("NoExtension"):
+        said = "no answer can match it"
+    said = said.partition(". Enable ")[0]
+    if len(said) > _MAX_MESSAGE_CHARACTERS:
+        said = said[: _MAX_MESSAGE_CHARACTERS - 3] + "..."
+    return said
