@@ -141,9 +141,6 @@ class DecodeSteps:
         log.info("preempted", **request_fields(job.request_id, job.root_span), attempt=job.attempt)
         self._sequences.remove(sequence)
         sequence.num_preemptions += 1
-        sequence.num_computed_tokens = 0
-        sequence.block_ids.clear()
-        sequence.generations.clear()
         self._on_preempted(sequence)
 
     def _retire(self) -> None:
