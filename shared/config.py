@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.kv.block_hash import NUM_BITS
 from slipstream.shared.messages.common import Route
 
 Engine = Literal["auto", "native", "torch", "fake"]
@@ -151,12 +152,24 @@ class KvConfig(ServiceConfig):
     memory_bytes: int = 1024 * MIB
     num_blocks: int | None = None  # instead of memory_bytes; a handful is legal in tests
     lease_ms: int = 30_000
+    is_prefix_cache_on: bool = True
+    block_hash_bits: int = NUM_BITS  # fewer in tests only: collisions, or a constant with 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_hash_bits(self.block_hash_bits, is_test_mode=self.is_test_mode)
         _check_range("lease_ms", self.lease_ms, 100, 600_000)
         if self.num_blocks is not None:
             _check_range("num_blocks", self.num_blocks, 2, 2**31)
+
+
+def check_hash_bits(num_bits: int, *, is_test_mode: bool) -> None:
+    """Let tests alone weaken the block hash. Raises ConfigurationError."""
+    _check_range("block_hash_bits", num_bits, 0, NUM_BITS)
+    if num_bits < NUM_BITS and not is_test_mode:
+        raise ConfigurationError(
+            f"--block-hash-bits {num_bits} makes block hashes collide: it needs --test-mode"
+        )
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

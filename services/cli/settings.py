@@ -69,6 +69,10 @@ SETTINGS = {
     ),
     "num_blocks": Setting("KV blocks, instead of --kv-memory.", name="kv_blocks"),
     "lease_ms": Setting("How long a lease lasts unless it is renewed."),
+    "is_prefix_cache_on": Setting(
+        "Keep the KV of ended requests for those that begin alike.", name="prefix_cache"
+    ),
+    "block_hash_bits": Setting("Bits of a block's hash; fewer than 128 need --test-mode."),
     "fake_step_ms": Setting("Fake engine: time of a step."),
     "fake_row_us": Setting("Fake engine: time of a row."),
     "fake_context_token_ns": Setting("Fake engine: time of a token of context."),

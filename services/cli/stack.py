@@ -7,7 +7,13 @@ from pathlib import Path
 
 from slipstream.services.cli.child import ChildSpec
 from slipstream.services.cli.run_directory import RunDirectory
-from slipstream.shared.config import DEFAULT_MODEL, Engine, KvChoice, WeightChoice
+from slipstream.shared.config import (
+    DEFAULT_MODEL,
+    Engine,
+    KvChoice,
+    WeightChoice,
+    check_hash_bits,
+)
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.lifecycle import read_status
 from slipstream.shared.messages.common import Role, Route
@@ -36,6 +42,8 @@ class StackSettings:
     num_decode: int = 1
     num_draft: int = 1
     kv_memory: str | None = None
+    is_prefix_cache_on: bool | None = None
+    block_hash_bits: int | None = None
     num_threads: int | None = None
     log_level: str | None = None
     is_log_json: bool | None = None
@@ -45,6 +53,8 @@ class StackSettings:
             raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
         if self.route == "remote" and not self.num_prefill:
             raise ConfigurationError("--route remote needs a prefill worker: --prefill 1 or more")
+        if self.block_hash_bits is not None:
+            check_hash_bits(self.block_hash_bits, is_test_mode=self.is_test_mode)
 
 
 CommandOf = Callable[[Role], tuple[str, ...]]
@@ -120,6 +130,10 @@ def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str)
     }
     if settings.kv_memory is not None:
         variables["SLIPSTREAM_KV_MEMORY"] = settings.kv_memory
+    if settings.is_prefix_cache_on is not None:
+        variables["SLIPSTREAM_PREFIX_CACHE"] = "1" if settings.is_prefix_cache_on else "0"
+    if settings.block_hash_bits is not None:
+        variables["SLIPSTREAM_BLOCK_HASH_BITS"] = str(settings.block_hash_bits)
     if settings.num_threads is not None:
         variables["SLIPSTREAM_THREADS"] = str(settings.num_threads)
     if settings.log_level is not None:

@@ -83,6 +83,23 @@ class StackOptions:
             rich_help_panel=_PANEL,
         ),
     ] = None
+    prefix_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            envvar="SLIPSTREAM_PREFIX_CACHE",
+            help="Keep the KV of ended requests for those that begin alike (default: yes).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    block_hash_bits: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SLIPSTREAM_BLOCK_HASH_BITS",
+            help="Bits of a KV block's hash; fewer than 128 need --test-mode.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     threads: Annotated[
         int | None,
         typer.Option(
@@ -123,6 +140,8 @@ class StackOptions:
             num_decode=self.decode,
             num_draft=self.draft,
             kv_memory=self.kv_memory,
+            is_prefix_cache_on=self.prefix_cache,
+            block_hash_bits=self.block_hash_bits,
             num_threads=self.threads,
             log_level=self.log_level,
             is_log_json=is_log_json,

@@ -106,14 +106,16 @@ async def adopt(
     if isinstance(answer, KvRefused):
         raise JobEndedError(f"kv_{answer.reason}", answer.message or "the lease can't be adopted")
     host.keeper.hold(answer.lease_id, asked_at, sequence.attempt, sequence.job.root_span)
-    _take_blocks(sequence, hand_over)
+    _take_blocks(sequence, hand_over, host.model.layout.block_size)
 
 
-def _take_blocks(sequence: DecodeSequence, hand_over: HandOver) -> None:
+def _take_blocks(sequence: DecodeSequence, hand_over: HandOver, block_size: int) -> None:
     sequence.block_ids = list(hand_over.block_ids)
     sequence.generations = list(hand_over.generations)
     sequence.num_computed_tokens = hand_over.num_computed_tokens
-    sequence.num_cached_tokens = hand_over.num_cached_tokens
+    # The prefill worker has committed all whole blocks.
+    sequence.num_committed_tokens = sequence.num_whole_tokens(block_size)
+    sequence.note_cached(hand_over.num_cached_tokens, block_size)
     sequence.prefill_ms = hand_over.prefill_ms
 
 
@@ -132,8 +134,8 @@ async def lease(
         sequence.job,
         sequence.deadline,
         is_cancelled,
-        num_tokens=len(sequence.token_ids),
+        sequence.token_ids,
     )
-    sequence.lease_id = leased.lease_id
-    sequence.block_ids = list(leased.blocks.block_ids)
-    sequence.generations = list(leased.blocks.generations)
+    sequence.take_lease(leased)
+    if sequence.num_preemptions == 0:
+        sequence.note_cached(leased.num_cached_tokens, host.model.layout.block_size)

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from slipstream.services.decode import intake
+from slipstream.services.decode.commits import BlockCommits
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.echo import echoed_prompt
 from slipstream.services.decode.publisher import StreamPublisher
@@ -64,6 +65,7 @@ class DecodeJobs:
         self._num_seats = num_seats
         self._changed = changed
         self._vocabulary = vocabulary
+        self._commits = BlockCommits(host.keeper, host.model.layout.block_size)
         self._sequences: dict[Attempt, DecodeSequence] = {}
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._publishing: set[asyncio.Task[None]] = set()
@@ -104,9 +106,11 @@ class DecodeJobs:
         self._book.emit(sequence.attempt, sequence.log.token_ids[self._num_booked(sequence) :])
         if not sequence.is_over:
             self._publish(sequence, self._publisher.progress(sequence))
+            if self._commits.is_due(sequence):
+                self._publish(sequence, self._commits.commit(sequence))
 
     def preempted(self, sequence: DecodeSequence) -> None:
-        """Release a preempted sequence's blocks, and lease anew as soon as there are some."""
+        """Give a preempted sequence's blocks back, and lease anew as soon as there are some."""
         sequence.span.add_event(names.EVENT_PREEMPTED)
         self._publish(sequence, self._release_and_lease_again(sequence))
 
@@ -167,7 +171,7 @@ class DecodeJobs:
             sequence.error = error
         try:
             await self._end(sequence)
-            await self._release(sequence)
+            await self._give_back(sequence, sequence.job.attempt_span)
         finally:
             del self._sequences[sequence.attempt]
             del self._tasks[sequence.attempt]
@@ -227,10 +231,15 @@ class DecodeJobs:
             self._book.end(sequence.attempt, code="answer_not_sent", message="it could not be sent")
             sequence.span.end("answer_not_sent")
 
-    async def _release(self, sequence: DecodeSequence) -> None:
-        lease_id, sequence.lease_id = sequence.lease_id, None
-        if lease_id is not None:
-            await self._host.keeper.release(lease_id, sequence.attempt, sequence.job.attempt_span)
+    async def _give_back(self, sequence: DecodeSequence, context: SpanContext | None) -> None:
+        """End the lease between two steps; what others may find of it is committed first."""
+        lease_id = sequence.lease_id
+        if lease_id is None:
+            return
+        if sequence.error is None:
+            await self._commits.commit(sequence)
+        sequence.drop_blocks()
+        await self._host.keeper.release(lease_id, sequence.attempt, context)
 
     async def _finish(self, sequence: DecodeSequence, ending: Ending, bound: Any) -> None:
         # Any: structlog's bound logger
@@ -292,6 +301,7 @@ class DecodeJobs:
                 names.GEN_AI_USAGE_OUTPUT_TOKENS: usage.num_output_tokens,
                 names.NUM_STEPS: usage.num_steps,
                 names.NUM_CHUNKS: sequence.num_chunks,
+                names.NUM_CACHED_TOKENS: usage.num_cached_tokens,
                 names.NUM_PREEMPTIONS: usage.num_preemptions,
                 names.NUM_DRAFT_PROPOSED: usage.num_drafted_tokens,
                 names.NUM_DRAFT_ACCEPTED: usage.num_accepted_tokens,
@@ -302,11 +312,9 @@ class DecodeJobs:
 
     async def _release_and_lease_again(self, sequence: DecodeSequence) -> None:
         assert self.steps is not None, "wired before the first job"
-        lease_id, sequence.lease_id = sequence.lease_id, None
         try:
             try:
-                if lease_id is not None:
-                    await self._host.keeper.release(lease_id, sequence.attempt)
+                await self._give_back(sequence, None)
             finally:
                 self.steps.released()
             await self._lease(sequence)

@@ -8,6 +8,7 @@ from slipstream.services.decode.stream import TokenLog
 from slipstream.shared.ids import LeaseId
 from slipstream.shared.messages.common import Usage
 from slipstream.shared.messages.jobs import DecodeJob
+from slipstream.shared.messages.kv import Leased
 from slipstream.shared.messages.sampling import TokenLogprobs
 from slipstream.shared.model.sampling import SampledToken, Sampler
 from slipstream.shared.telemetry.spans import Span
@@ -67,16 +68,19 @@ class DecodeSequence:
     block_ids: list[int] = field(default_factory=list)
     generations: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    num_prefill_tokens: int = 0  # of them are computed here at once: a prompt, or after preemption
+    num_committed_tokens: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
     num_chunks: int = 0  # of a prompt computed here: none of one that was handed over
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, when this attempt began
     prefill_ms: float = 0.0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # from the second token on
     drafts: DraftCounts = field(default_factory=DraftCounts)
     ending: Ending | None = None
     error: Exception | None = None
     cancel_reason: str | None = None
+    committing: asyncio.Lock = field(default_factory=asyncio.Lock)
     retired: asyncio.Event = field(default_factory=asyncio.Event)  # no step touches it any more
 
     @property
@@ -105,6 +109,34 @@ class DecodeSequence:
     def is_over(self) -> bool:
         """Ended, failed or cancelled: it leaves the batch between two steps."""
         return self.ending is not None or self.error is not None or self.cancel_reason is not None
+
+    def num_whole_tokens(self, block_size: int) -> int:
+        """Return how many positions hold KV for good: in full blocks, of accepted tokens."""
+        # A step may have computed drafts beyond the token that ended the sequence.
+        num_valid = min(self.num_computed_tokens, len(self.token_ids))
+        return num_valid // block_size * block_size
+
+    def take_lease(self, leased: Leased) -> None:
+        """Begin on leased blocks; what the prefix cache had of the tokens needs no computing."""
+        self.lease_id = leased.lease_id
+        self.block_ids = list(leased.blocks.block_ids)
+        self.generations = list(leased.blocks.generations)
+        self.num_computed_tokens = leased.num_cached_tokens
+        self.num_committed_tokens = leased.num_cached_tokens
+        self.num_prefill_tokens = len(self.token_ids)
+
+    def drop_blocks(self) -> None:
+        """Forget all KV: the lease ends, and what isn't cached by then is computed anew."""
+        self.lease_id = None
+        self.block_ids.clear()
+        self.generations.clear()
+        self.num_computed_tokens = 0
+        self.num_committed_tokens = 0
+
+    def note_cached(self, num_tokens: int, block_size: int) -> None:
+        """Note how much of the prompt was cached, which output of earlier attempts is not."""
+        most = (len(self.job.prompt_token_ids) - 1) // block_size * block_size
+        self.num_cached_tokens = min(num_tokens, most)
 
     def emit(self, sampled: SampledToken) -> None:
         """Walk one new token through the finish logic into the stream."""

@@ -189,11 +189,8 @@ class DecodeSteps:
         self._preempted.append(sequence)
         self._num_releasing += 1
         sequence.num_preemptions += 1
-        sequence.num_computed_tokens = 0
         if sequence.num_unscored_tokens > 0:
             sequence.prompt_logprobs.clear()  # its rows are all computed anew
-        sequence.block_ids.clear()
-        sequence.generations.clear()
         self._on_preempted(sequence)
 
     def _retire(self) -> None:

@@ -12,11 +12,14 @@ import structlog
 from slipstream.services.kv_manager.host_links import HostLinks
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockPool
+from slipstream.services.kv_manager.prefix_cache import PrefixCache
+from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.services.kv_manager.verbs import KvVerbs
 from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
 from slipstream.shared.ids import WorkerId, new_host_id
 from slipstream.shared.kv.arena import Arena, old_arenas
+from slipstream.shared.kv.block_hash import BlockHasher
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.messages.kv import ArenaWelcome
 from slipstream.shared.worker.model_source import open_layout
@@ -36,8 +39,10 @@ class Host:
         self.host_id = arena.host_id
         self.epoch = arena.epoch
         self.layout = layout
-        pool = BlockPool(arena.num_blocks - 1, arena.generations)
-        self.book = LeaseBook(pool, layout.block_size, config.lease_ms / 1000)
+        index = PrefixIndex(BlockHasher(config.block_hash_bits))
+        pool = BlockPool(arena.num_blocks - 1, arena.generations, index)
+        prefixes = PrefixCache(index, layout.block_size, is_on=config.is_prefix_cache_on)
+        self.book = LeaseBook(pool, prefixes, layout.block_size, config.lease_ms / 1000)
         self.verbs = KvVerbs(self.book, layout.fingerprint, self.host_id, self.epoch)
         self._lock = lock
         welcome = ArenaWelcome(

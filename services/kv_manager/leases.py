@@ -5,10 +5,14 @@ A lease belongs to (request, attempt) and has one holder, a (worker, epoch). Eve
 late or twice is counted and answered, never asserted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from slipstream.services.kv_manager.integrity import find_problems
 from slipstream.services.kv_manager.pool import BlockPool, BlockState
-from slipstream.shared.ids import LeaseId, RequestId, WorkerId, new_lease_id
+from slipstream.services.kv_manager.prefix_cache import PrefixCache
+from slipstream.services.kv_manager.records import Attempt, HeldLease, Holder, Quarantine
+from slipstream.shared.ids import LeaseId, WorkerId, new_lease_id
 from slipstream.shared.messages.kv import (
     Adopt,
     Adopted,
@@ -21,6 +25,8 @@ from slipstream.shared.messages.kv import (
     Lease,
     Leased,
     LeaseSummary,
+    Match,
+    Matched,
     RefusalReason,
     Release,
     Released,
@@ -28,40 +34,20 @@ from slipstream.shared.messages.kv import (
     Renewed,
 )
 
-Holder = tuple[WorkerId, int]  # a worker in one of its epochs
-Attempt = tuple[RequestId, int]
-
-
-@dataclass(slots=True)
-class _Lease:
-    lease_id: LeaseId
-    attempt: Attempt
-    holder: Holder
-    block_ids: list[int]
-    expires_at: float
-    num_committed: int = 0  # block_ids[:num_committed] are COMMITTED, the rest LEASED
-
-
-@dataclass(slots=True)
-class _Quarantine:
-    """Blocks of an expired lease whose owner hasn't proved yet that it stopped writing."""
-
-    holder: Holder
-    block_ids: list[int]
-
 
 @dataclass
 class LeaseBook:
     """The verbs of the KV manager."""
 
     pool: BlockPool
+    prefixes: PrefixCache
     block_size: int
     lease_s: float
     num_late_messages: int = 0
-    _leases: dict[LeaseId, _Lease] = field(default_factory=dict)
+    _leases: dict[LeaseId, HeldLease] = field(default_factory=dict)
     _by_attempt: dict[Attempt, LeaseId] = field(default_factory=dict)
     _grants: dict[Holder, list[int]] = field(default_factory=dict)
-    _quarantines: dict[LeaseId, _Quarantine] = field(default_factory=dict)
+    _quarantines: dict[LeaseId, Quarantine] = field(default_factory=dict)
     _tombstones: dict[Attempt, float] = field(default_factory=dict)  # until when
     _present: set[Holder] = field(default_factory=set)  # processes that can prove their end
 
@@ -80,16 +66,15 @@ class LeaseBook:
         """Take back everything of a process that has ended: its end is the proof."""
         holder = (worker_id, epoch)
         self._present.discard(holder)
-        num_before = self.pool.num_free
+        num_before = self.pool.num_available
         for lease in [each for each in self._leases.values() if each.holder == holder]:
-            self._end(lease)
-            self.pool.free(lease.block_ids)
+            self.pool.free(self._end(lease))
         for lease_id, quarantine in list(self._quarantines.items()):
             if quarantine.holder == holder:
                 self.pool.free(quarantine.block_ids)
                 del self._quarantines[lease_id]
         self.pool.free(self._grants.pop(holder, []))
-        return self.pool.num_free - num_before
+        return self.pool.num_available - num_before
 
     # Leases
 
@@ -112,22 +97,28 @@ class LeaseBook:
                 if known.holder == holder
                 else self._refuse("not_holder", f"{known.holder[0]} holds this attempt")
             )
-        block_ids = self.pool.take(message.num_blocks, BlockState.LEASED)
-        if block_ids is None:
+        lease = self._begin(message, now)
+        if lease is None:
             return self._refuse("no_blocks", f"{message.num_blocks} blocks wanted")
-        lease = _Lease(new_lease_id(), attempt, holder, block_ids, now + self.lease_s)
-        self._leases[lease.lease_id] = lease
-        self._by_attempt[attempt] = lease.lease_id
         return self._leased(lease)
 
+    def match(self, message: Match) -> Matched:
+        """Tell how much a lease of these tokens would find; nothing is held by asking."""
+        return Matched(num_cached_tokens=len(self.prefixes.find(message).blocks) * self.block_size)
+
     def commit(self, message: Commit) -> Committed | KvRefused:
-        """Make the first whole blocks of a lease read-only."""
+        """Make the first whole blocks of a lease read-only, and findable by their tokens."""
         lease = self._held(message.lease_id, message.worker_id)
         if isinstance(lease, KvRefused):
             return lease
+        self._grow(lease, message.grown)
+        first = lease.num_committed
         num_blocks = min(message.num_tokens // self.block_size, len(lease.block_ids))
-        self.pool.move(lease.block_ids[lease.num_committed : num_blocks], BlockState.COMMITTED)
-        lease.num_committed = max(lease.num_committed, num_blocks)
+        new = lease.block_ids[first:num_blocks]
+        if new:
+            self.pool.commit(new)
+            lease.prefix = self.prefixes.extend(lease.prefix, new, message, first)
+            lease.num_committed = num_blocks
         return Committed(num_blocks=lease.num_committed)
 
     def adopt(self, message: Adopt, now: float) -> Adopted | KvRefused:
@@ -189,8 +180,7 @@ class LeaseBook:
         if lease is None or lease.holder[0] != message.worker_id:
             self.num_late_messages += 1
             return Released(was_held=False)
-        self._end(lease)
-        self.pool.free(lease.block_ids)
+        self.pool.free(self._end(lease))
         return Released(was_held=True)
 
     # Grants
@@ -201,25 +191,23 @@ class LeaseBook:
         self.pool.free(self._take_granted(holder, message.returned))
         if holder not in self._present:
             self.num_late_messages += 1
-            return Granted(blocks=Blocks(), num_free_blocks=self.pool.num_free)
-        num_blocks = min(message.num_blocks, self.pool.num_free)
+            return Granted(blocks=Blocks(), num_free_blocks=self.pool.num_available)
+        num_blocks = min(message.num_blocks, self.pool.num_available)
         taken = self.pool.take(max(0, num_blocks), BlockState.GRANTED) or []
         if taken:
             self._grants.setdefault(holder, []).extend(taken)
-        return Granted(blocks=self.pool.blocks(taken), num_free_blocks=self.pool.num_free)
+        return Granted(blocks=self.pool.blocks(taken), num_free_blocks=self.pool.num_available)
 
     # Time
 
     def sweep(self, now: float) -> dict[LeaseId, Attempt]:
-        """End leases that ran out: writable blocks wait in quarantine, committed ones are free."""
+        """End leases that ran out: what they alone write is quarantined, the rest let go of."""
         expired = [lease for lease in self._leases.values() if lease.expires_at <= now]
         for lease in expired:
-            self._end(lease)
-            self.pool.free(lease.block_ids[: lease.num_committed])
-            writable = lease.block_ids[lease.num_committed :]
+            writable = self._end(lease)
             if writable:
                 self.pool.move(writable, BlockState.QUARANTINED)
-                self._quarantines[lease.lease_id] = _Quarantine(lease.holder, writable)
+                self._quarantines[lease.lease_id] = Quarantine(lease.holder, writable)
         for attempt in [a for a, until in self._tombstones.items() if until <= now]:
             del self._tombstones[attempt]
         return {lease.lease_id: lease.attempt for lease in expired}
@@ -248,45 +236,61 @@ class LeaseBook:
 
     def check_integrity(self) -> list[str]:
         """Compare the books with the block states; empty when all blocks are accounted for."""
-        held: dict[int, BlockState] = {}
-        found = self.pool.problems()
-        for lease in self._leases.values():
-            for idx, block_id in enumerate(lease.block_ids):
-                if block_id in held:
-                    found.append(f"block {block_id} is held twice")
-                is_committed = idx < lease.num_committed
-                held[block_id] = BlockState.COMMITTED if is_committed else BlockState.LEASED
-        for granted in self._grants.values():
-            held.update(dict.fromkeys(granted, BlockState.GRANTED))
-        for quarantine in self._quarantines.values():
-            held.update(dict.fromkeys(quarantine.block_ids, BlockState.QUARANTINED))
-        found += [
-            f"block {block_id} is {self.pool.state(block_id).value}, the books say {state.value}"
-            for block_id, state in held.items()
-            if self.pool.state(block_id) is not state
-        ]
-        if len(held) + self.pool.num_free != self.pool.num_blocks:
-            found.append(
-                f"{len(held)} held + {self.pool.num_free} free of {self.pool.num_blocks} blocks"
-            )
-        return found
+        committed = (each.committed_ids for each in self._leases.values())
+        return find_problems(self.pool, committed, self._owned())
 
-    def _held(self, lease_id: LeaseId, worker_id: WorkerId) -> _Lease | KvRefused:
+    def _owned(self) -> Iterator[tuple[BlockState, list[int]]]:
+        """Yield the blocks that have one owner, owner by owner."""
+        for lease in self._leases.values():
+            yield BlockState.LEASED, lease.writable_ids
+        for granted in self._grants.values():
+            yield BlockState.GRANTED, granted
+        for quarantine in self._quarantines.values():
+            yield BlockState.QUARANTINED, quarantine.block_ids
+
+    def _held(self, lease_id: LeaseId, worker_id: WorkerId) -> HeldLease | KvRefused:
         lease = self._leases.get(lease_id)
         if lease is None:
             return self._late("expired" if lease_id in self._quarantines else "unknown_lease")
         return lease if lease.holder[0] == worker_id else self._late("not_holder")
 
-    def _end(self, lease: _Lease) -> None:
+    def _begin(self, message: Lease, now: float) -> HeldLease | None:
+        """Make a lease of the blocks that are cached and of fresh ones, or None without enough."""
+        cached = self.prefixes.find(message)
+        num_fresh = message.num_blocks - len(cached.block_ids)
+        # Held before any are taken, or they might be evicted for it.
+        self.pool.hold(cached.block_ids)
+        fresh = self.pool.take(num_fresh, BlockState.LEASED)
+        if fresh is None:
+            self.pool.let_go(cached.block_ids)
+            return None
+        lease = HeldLease(
+            lease_id=new_lease_id(),
+            attempt=(message.request_id, message.attempt),
+            holder=(message.worker_id, message.worker_epoch),
+            block_ids=[*cached.block_ids, *fresh],
+            expires_at=now + self.lease_s,
+            num_committed=len(cached.block_ids),
+            num_cached=len(cached.block_ids),
+            prefix=cached.end,
+        )
+        self._leases[lease.lease_id] = lease
+        self._by_attempt[lease.attempt] = lease.lease_id
+        return lease
+
+    def _end(self, lease: HeldLease) -> list[int]:
+        """End a lease: let go of what is committed, and return the blocks that it alone wrote."""
         del self._leases[lease.lease_id]
         del self._by_attempt[lease.attempt]
+        self.pool.let_go(lease.committed_ids)
+        return lease.writable_ids
 
-    def _grow(self, lease: _Lease, grown: Blocks) -> None:
+    def _grow(self, lease: HeldLease, grown: Blocks) -> None:
         entering = self._take_granted(lease.holder, grown)
         self.pool.move(entering, BlockState.LEASED)
         lease.block_ids.extend(entering)
 
-    def _shrink(self, lease: _Lease, num_blocks: int) -> None:
+    def _shrink(self, lease: HeldLease, num_blocks: int) -> None:
         num_blocks = min(num_blocks, len(lease.block_ids) - lease.num_committed)
         if num_blocks <= 0:
             return
@@ -305,11 +309,12 @@ class LeaseBook:
                 taken.append(block_id)
         return taken
 
-    def _leased(self, lease: _Lease) -> Leased:
+    def _leased(self, lease: HeldLease) -> Leased:
         return Leased(
             lease_id=lease.lease_id,
             blocks=self.pool.blocks(lease.block_ids),
             lease_ms=int(self.lease_s * 1000),
+            num_cached_tokens=lease.num_cached * self.block_size,
         )
 
     def _late(self, reason: RefusalReason) -> KvRefused:
@@ -317,4 +322,4 @@ class LeaseBook:
         return self._refuse(reason, "")
 
     def _refuse(self, reason: RefusalReason, message: str) -> KvRefused:
-        return KvRefused(reason=reason, message=message, num_free_blocks=self.pool.num_free)
+        return KvRefused(reason=reason, message=message, num_free_blocks=self.pool.num_available)

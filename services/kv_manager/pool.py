@@ -1,10 +1,11 @@
 """The blocks of one host: each in exactly one state, each reuse under a new generation."""
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
+from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.shared.messages.kv import Blocks
 from slipstream.shared.messages.packed import PackedInts
 
@@ -35,27 +36,47 @@ class BlockPool:
     All blocks and their states. `generations` is the arena's table: readers check it.
 
     Tails are freed first, so that the head of the free queue holds what was freed longest ago.
+    Cached blocks queue the same way, the least recently used first and each before its parent:
+    they are taken, from the head, when no block is free.
     """
 
-    def __init__(self, num_blocks: int, generations: Generations) -> None:
+    def __init__(self, num_blocks: int, generations: Generations, index: PrefixIndex) -> None:
         self.num_blocks = num_blocks
         self.generations = generations
+        self.index = index
         self._states = [BlockState.FREE] * (num_blocks + 1)
+        self._ref_counts = [0] * (num_blocks + 1)  # leases that hold a committed block
         self._free = deque(range(NULL_BLOCK + 1, num_blocks + 1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be taken now."""
+        """Blocks without content."""
         return len(self._free)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be taken now: the free ones, and the cached ones, which are evicted."""
+        return len(self._free) + len(self._cached)
 
     def state(self, block_id: int) -> BlockState:
         """Return a block's state."""
         return self._states[block_id]
 
+    def ref_count(self, block_id: int) -> int:
+        """Return how many leases hold a committed block."""
+        return self._ref_counts[block_id]
+
     def take(self, num_blocks: int, state: BlockState) -> list[int] | None:
-        """Take free blocks under a new generation, or None when there are too few."""
-        if num_blocks > len(self._free):
+        """
+        Take blocks under a new generation, or None when there are too few.
+
+        Free ones first; cached ones are evicted only for want of them.
+        """
+        if num_blocks > self.num_available:
             return None
+        while len(self._free) < num_blocks:
+            self._evict(next(iter(self._cached)))
         taken = [self._free.popleft() for _ in range(num_blocks)]
         for block_id in taken:
             # A generation can't fence memory, but whoever reads checks it.
@@ -64,17 +85,44 @@ class BlockPool:
         return taken
 
     def move(self, block_ids: Iterable[int], state: BlockState) -> None:
-        """Change the state of blocks that are in use."""
+        """Change the state of blocks that one owner has."""
         for block_id in block_ids:
             assert self._states[block_id] is not BlockState.FREE, f"block {block_id} is free"
+            assert not self._is_shared(block_id), f"block {block_id} is read-only"
             self._states[block_id] = state
 
     def free(self, block_ids: Sequence[int]) -> None:
-        """Give blocks back, the last first."""
+        """Give back blocks that one owner had, the last first."""
         for block_id in reversed(block_ids):
             assert self._states[block_id] is not BlockState.FREE, f"block {block_id} freed twice"
-            self._states[block_id] = BlockState.FREE
-            self._free.append(block_id)
+            assert not self._is_shared(block_id), f"block {block_id} is let go of, never freed"
+            self._free_one(block_id)
+
+    def commit(self, block_ids: Iterable[int]) -> None:
+        """Make the blocks of one writer read-only; its lease is the first to hold them."""
+        for block_id in block_ids:
+            state = self._states[block_id]
+            assert state is BlockState.LEASED, f"block {block_id} is {state.value}, not leased"
+            self._states[block_id] = BlockState.COMMITTED
+            self._ref_counts[block_id] = 1
+
+    def hold(self, block_ids: Iterable[int]) -> None:
+        """Let one more lease read committed or cached blocks, under the generation they have."""
+        for block_id in block_ids:
+            assert self._is_shared(block_id), f"block {block_id} can't be shared"
+            self._cached.pop(block_id, None)
+            self._states[block_id] = BlockState.COMMITTED
+            self._ref_counts[block_id] += 1
+
+    def let_go(self, block_ids: Sequence[int]) -> None:
+        """End one lease's hold on committed blocks; of the last hold what is findable stays."""
+        for block_id in reversed(block_ids):
+            state = self._states[block_id]
+            assert state is BlockState.COMMITTED, f"block {block_id} is {state.value}, not held"
+            self._ref_counts[block_id] -= 1
+            if self._ref_counts[block_id] == 0:
+                self._cache_or_free(block_id)
+        self._keep_ancestors(block_ids)
 
     def blocks(self, block_ids: Sequence[int]) -> Blocks:
         """Return the ids with their generations."""
@@ -93,9 +141,74 @@ class BlockPool:
 
     def problems(self) -> list[str]:
         """Return what contradicts itself; empty when the books are right."""
-        found = []
-        if self.counts()[BlockState.FREE] != len(self._free):
+        found = self.index.problems()
+        counts = self.counts()
+        if counts[BlockState.FREE] != len(self._free):
             found.append(f"{len(self._free)} blocks queue as free, the states say otherwise")
         if len(set(self._free)) != len(self._free):
             found.append("a block queues as free twice")
+        if counts[BlockState.CACHED] != len(self._cached):
+            found.append(f"{len(self._cached)} blocks queue as cached, the states say otherwise")
+        for block_id in range(NULL_BLOCK + 1, self.num_blocks + 1):
+            found += self._problems_of(block_id)
+        return found + self._order_problems()
+
+    def _problems_of(self, block_id: int) -> list[str]:
+        state = self._states[block_id]
+        found = []
+        if (self._ref_counts[block_id] > 0) != (state is BlockState.COMMITTED):
+            found.append(f"{self._ref_counts[block_id]} leases hold block {block_id} ({state})")
+        if state is BlockState.CACHED and block_id not in self.index:
+            found.append(f"block {block_id} is cached and can't be found")
+        if block_id in self.index and not self._is_shared(block_id):
+            found.append(f"block {block_id} can be found and is {state.value}")
         return found
+
+    def _order_problems(self) -> list[str]:
+        places = {block_id: place for place, block_id in enumerate(self._cached)}
+        return [
+            f"block {block_id} is evicted after block {ancestor}, which comes before it"
+            for block_id, place in places.items()
+            if block_id in self.index
+            for ancestor in self.index.ancestors(block_id)
+            if places.get(ancestor, place) < place
+        ]
+
+    def _is_shared(self, block_id: int) -> bool:
+        return self._states[block_id] in (BlockState.COMMITTED, BlockState.CACHED)
+
+    def _free_one(self, block_id: int) -> None:
+        self._states[block_id] = BlockState.FREE
+        self._free.append(block_id)
+
+    def _cache_or_free(self, block_id: int) -> None:
+        if block_id in self.index:
+            self._states[block_id] = BlockState.CACHED
+            self._cached[block_id] = None
+        else:
+            self._free_one(block_id)
+
+    def _keep_ancestors(self, block_ids: Sequence[int]) -> None:
+        """
+        Count the blocks before the last findable one as used now, as it was itself.
+
+        They may be others than the lease's own: those of whoever committed the same tokens first.
+        """
+        last = next((each for each in reversed(block_ids) if each in self.index), None)
+        if last is None:
+            return
+        for block_id in self.index.ancestors(last):
+            if block_id in self._cached:
+                self._cached.move_to_end(block_id)
+
+    def _evict(self, block_id: int) -> None:
+        """
+        Drop a cached block's content.
+
+        Cached blocks after it are gone by then, being before it in the queue. Of those that leases
+        hold none can be found without it: they are free as soon as their leases end.
+        """
+        for removed in self.index.remove(block_id):
+            if removed in self._cached:
+                del self._cached[removed]
+                self._free_one(removed)

@@ -56,7 +56,8 @@ class KvService:
             host_id=host.host_id,
             num_blocks=host.book.pool.num_blocks,
         )
-        self._reporter = Reporter(self._bus, record, ReportBook(), lambda: host.book.pool.num_free)
+        pool = host.book.pool
+        self._reporter = Reporter(self._bus, record, ReportBook(), lambda: pool.num_available)
         await self._reporter.start()
         self._tasks = [asyncio.create_task(host.sweep_loop())]
 

@@ -19,7 +19,6 @@ from slipstream.shared.messages.kv import (
     Lease,
     Leased,
     Match,
-    Matched,
     Pull,
     Reclaim,
     Release,
@@ -46,7 +45,7 @@ class KvVerbs:
                     message=f"this host keeps KV as ({self._layout}), you as ({message.layout})",
                 )
             case Match():
-                return Matched(num_cached_tokens=0)
+                return self._book.match(message)
             case Lease():
                 return self._book.lease(message, now)
             case Commit():
@@ -82,6 +81,7 @@ class KvVerbs:
             num_committed=counts[BlockState.COMMITTED],
             num_cached=counts[BlockState.CACHED],
             num_quarantined=counts[BlockState.QUARANTINED],
+            num_indexed=len(self._book.prefixes.index),
             num_leases=len(leases),
             num_late_messages=self._book.num_late_messages,
             oldest_lease_ms=int(oldest),

@@ -10,13 +10,11 @@ from slipstream.services.prefill.hand_over import decode_job, hand_over
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.services.prefill.steps import PrefillSteps
 from slipstream.shared.bus.bus import Bus
-from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import LeaseId, WorkerId
 from slipstream.shared.messages.common import Accepted, Rejected, RejectionReason
 from slipstream.shared.messages.generate import Cancel, Cancelled
 from slipstream.shared.messages.jobs import PrefillJob
-from slipstream.shared.messages.kv import Commit
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.telemetry.logging import request_fields
@@ -157,6 +155,7 @@ class PrefillJobs:
         sampler = await self._host.samplers.open(
             job.sampling, job.prompt_token_ids, job.output_token_ids
         )
+        token_ids = [*job.prompt_token_ids, *job.output_token_ids]
         leased = await lease_blocks(
             self._bus,
             self._host,
@@ -164,9 +163,10 @@ class PrefillJobs:
             job,
             deadline,
             lambda: attempt in self._cancelled,
+            token_ids,
         )
-        token_ids = [*job.prompt_token_ids, *job.output_token_ids]
-        sequence = PrefillSequence(job, leased, sampler, token_ids)
+        span.set(names.NUM_CACHED_TOKENS, leased.num_cached_tokens)
+        sequence = PrefillSequence(job, leased, sampler, token_ids, leased.num_cached_tokens)
         sequence.is_cancelled = attempt in self._cancelled
         self._sequences[attempt] = sequence
         is_given = False
@@ -188,9 +188,9 @@ class PrefillJobs:
                 await self._host.keeper.release(leased.lease_id, attempt, job.attempt_span)
 
     async def _compute(self, sequence: PrefillSequence, deadline: Deadline) -> None:
-        """Wait until the prompt is computed and committed, block by block."""
+        """Wait until what was not cached is computed and committed, block by block."""
         self._steps.add(sequence)
-        num_committed = 0
+        num_committed = sequence.num_computed_tokens
         block_size = self._host.model.layout.block_size
         while not sequence.is_retired:
             await sequence.progress.wait()
@@ -199,32 +199,14 @@ class PrefillJobs:
                 sequence.error = JobEndedError("deadline_exceeded", "no token before the deadline")
             num_whole = sequence.num_computed_tokens // block_size * block_size
             if num_whole > num_committed and sequence.error is None:
-                await self._commit(sequence, num_committed, num_whole)
-                num_committed = num_whole
+                new = sequence.token_ids[num_committed:num_whole]
+                # Tokens whose commit got no answer are told again with the next.
+                if await self._host.keeper.commit(sequence.leased.lease_id, num_whole, new):
+                    num_committed = num_whole
         if sequence.error is not None:
             raise _translated(sequence.error)
         if sequence.is_cancelled:
             raise JobEndedError("cancelled", "the request was cancelled")
-
-    async def _commit(self, sequence: PrefillSequence, first: int, end: int) -> None:
-        message = Commit(
-            request_id=sequence.job.request_id,
-            attempt=sequence.job.attempt,
-            lease_id=sequence.leased.lease_id,
-            worker_id=self._worker_id,
-            num_tokens=end,
-            token_ids=sequence.job.prompt_token_ids[first:end],
-        )
-        try:
-            await call_kv(self._bus, self._host.host_id, message)
-        except SlipstreamError as error:
-            # A commit only makes blocks shareable early; the sequence itself can go on.
-            log.warning(
-                "commit_unanswered",
-                **request_fields(sequence.job.request_id, sequence.job.root_span),
-                attempt=sequence.job.attempt,
-                error=str(error),
-            )
 
 
 def _translated(error: Exception) -> Exception:

@@ -15,14 +15,15 @@ class PrefillSequence:
     """
     A job with its lease and how far it is.
 
-    `token_ids` are prompt and tokens emitted by earlier attempts: all of them need KV.
+    `token_ids` are prompt and tokens emitted by earlier attempts: all of them need KV, which the
+    first `num_computed_tokens` have, at the beginning those found in the prefix cache.
     """
 
     job: PrefillJob
     leased: Leased
     sampler: Sampler
     token_ids: list[int]
-    num_computed_tokens: int = 0
+    num_computed_tokens: int
     num_chunks: int = 0
     started_at: float = field(default_factory=time.monotonic)
     first_token: SampledToken | None = None

@@ -358,6 +358,7 @@ class Desk:
             finish_reason=ended.finish_reason if ended is not None else None,
             route=choice.route if choice is not None else None,
             num_prompt_tokens=len(record.request.prompt_token_ids),
+            num_cached_tokens=usage.num_cached_tokens if usage is not None else None,
             num_output_tokens=usage.num_output_tokens if usage is not None else None,
             queue_ms=round(record.queue_ms, 1),
             ttft_ms=round(ended.ttft_ms, 1) if ended is not None else None,

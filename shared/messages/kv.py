@@ -43,6 +43,8 @@ class Match(Message, frozen=True, tag="match"):
     layout: str
     cache_salt: str = ""
     adapter: str = ""
+    model_fingerprint: str = ""
+    numerics: str = ""
 
 
 class Matched(Message, frozen=True, tag="matched"):
@@ -62,6 +64,8 @@ class Lease(AttemptMessage, frozen=True, tag="lease"):
     token_ids: PackedInts = PackedInts()  # to find a cached prefix
     cache_salt: str = ""
     adapter: str = ""
+    model_fingerprint: str = ""
+    numerics: str = ""  # KV of another class isn't shared
 
 
 class Leased(Message, frozen=True, tag="leased"):
@@ -80,7 +84,9 @@ class Commit(AttemptMessage, frozen=True, tag="commit"):
     lease_id: LeaseId
     worker_id: WorkerId
     num_tokens: int
-    token_ids: PackedInts = PackedInts()  # of the blocks newly committed
+    # The last of these positions, the blocks newly committed among them: what makes them findable.
+    token_ids: PackedInts = PackedInts()
+    grown: Blocks = Blocks()  # as in a renewal
 
 
 class Committed(Message, frozen=True, tag="committed"):
@@ -260,6 +266,7 @@ class Audited(Message, frozen=True, tag="audited"):
     oldest_lease_ms: int = 0
     problems: list[str] = []
     leases: list[LeaseSummary] = []
+    num_indexed: int = 0  # blocks that the prefix cache can find, in use or cached
 
 
 KvRequest = Match | Lease | Commit | Adopt | Renew | Release | Grant | Reclaim | Fork | Pull | Audit

@@ -13,6 +13,7 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import HostId, LeaseId, WorkerId
 from slipstream.shared.messages.kv import (
     Blocks,
+    Commit,
     KvRefused,
     LeaseRenewal,
     Release,
@@ -98,6 +99,34 @@ class LeaseKeeper:
         if held is None or held.is_lost:
             return False
         return held.expires_at - time.monotonic() > margin_s
+
+    async def commit(self, lease_id: LeaseId, num_tokens: int, token_ids: Sequence[int]) -> bool:
+        """
+        Make the first positions of a lease read-only, and findable by their tokens.
+
+        `token_ids` are the last of these positions, the blocks committed now among them. False
+        without an answer: others find less, the sequence itself can go on.
+        """
+        held = self._held.get(lease_id)
+        if held is None or held.is_lost:
+            return True  # as when it is refused: nobody is to be told again
+        message = Commit(
+            request_id=held.attempt[0],
+            attempt=held.attempt[1],
+            lease_id=lease_id,
+            worker_id=self._worker_id,
+            num_tokens=num_tokens,
+            token_ids=PackedInts(token_ids),
+            # Told again with the next renewal, which alone takes note of the answer.
+            grown=_grown(held),
+        )
+        try:
+            await call_kv(self._bus, self._host_id, message)
+        except SlipstreamError as error:
+            fields = _fields(held.attempt, held.root_span)
+            log.warning("commit_unanswered", **fields, lease_id=lease_id, error=str(error))
+            return False
+        return True
 
     async def release(
         self, lease_id: LeaseId, attempt: Attempt, context: SpanContext | None = None

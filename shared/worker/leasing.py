@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -40,26 +40,26 @@ async def lease_blocks(
     job: SequenceJob,
     deadline: Deadline,
     is_cancelled: Callable[[], bool],
-    *,
-    num_tokens: int | None = None,
+    token_ids: Sequence[int],
 ) -> Leased:
     """
-    Lease blocks for prompt and earlier output (or `num_tokens`), and have them renewed.
+    Lease blocks for a sequence's tokens, of which a prefix may be cached, and have them renewed.
 
     Raises JobEndedError when the request was cancelled, its time is up, or it can never fit.
     """
-    token_ids = PackedInts([*job.prompt_token_ids, *job.output_token_ids])
     message = Lease(
         request_id=job.request_id,
         attempt=job.attempt,
         worker_id=worker[0],
         worker_epoch=worker[1],
-        num_blocks=host.model.layout.num_blocks_for(num_tokens or len(token_ids)),
+        num_blocks=host.model.layout.num_blocks_for(len(token_ids)),
         layout=host.model.layout.fingerprint,
         # A cached prefix has no logits: what its tokens' logprobs are would be left out.
-        token_ids=PackedInts() if job.sampling.num_prompt_logprobs is not None else token_ids,
+        token_ids=PackedInts(token_ids if job.sampling.num_prompt_logprobs is None else ()),
         cache_salt=job.cache_salt,
         adapter=job.adapter,
+        model_fingerprint=host.model.fingerprint,
+        numerics=host.numerics,
     )
     try:
         asked_at, leased = await _ask(bus, host, message, job, deadline, is_cancelled)

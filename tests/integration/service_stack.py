@@ -285,11 +285,16 @@ def oracle(prompt_token_ids: list[int], max_tokens: int, *, ignore_eos: bool = F
     return token_ids[len(prompt_token_ids) :]
 
 
+def is_idle(audit: Audited) -> bool:
+    """Tell whether nobody holds a block: all are free, or cached for who comes next."""
+    return audit.num_free + audit.num_cached == audit.num_blocks
+
+
 async def until_empty(stack: ServiceStack, timeout_s: float = WAIT_S) -> None:
     """Return when nobody holds anything; say who does otherwise."""
     await until(lambda: not stack.desk.records, timeout_s)
     async with asyncio.timeout(timeout_s):
-        while (audit := await stack.audit()).num_free < audit.num_blocks:
+        while not is_idle(audit := await stack.audit()):
             await asyncio.sleep(0.01)
 
     assert [] == audit.problems

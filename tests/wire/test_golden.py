@@ -350,7 +350,10 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
     ),
     "decode_job": (DecodeJob(**JOB, hand_over=HAND_OVER), DecodeJob(**SMALL_JOB)),
     "kv_refused": (KvRefused("no_blocks", "4 wanted", 3), KvRefused("expired")),
-    "match": (Match(TOKENS, LAYOUT, "salt", "poet"), Match(TOKENS, LAYOUT)),
+    "match": (
+        Match(TOKENS, LAYOUT, "salt", "poet", FINGERPRINT, NUMERICS),
+        Match(TOKENS, LAYOUT),
+    ),
     "matched": (Matched(32, 16), Matched(0)),
     "lease": (
         Lease(
@@ -362,13 +365,20 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             token_ids=TOKENS,
             cache_salt="salt",
             adapter="poet",
+            model_fingerprint=FINGERPRINT,
+            numerics=NUMERICS,
         ),
         Lease(**ATTEMPT, worker_id=PREFILL_WORKER, worker_epoch=9, num_blocks=3, layout=LAYOUT),
     ),
     "leased": (Leased(LEASE, BLOCKS, 30_000, 32, 16), Leased(LEASE, Blocks(), 30_000)),
     "commit": (
         Commit(
-            **ENVELOPE, lease_id=LEASE, worker_id=PREFILL_WORKER, num_tokens=32, token_ids=TOKENS
+            **ENVELOPE,
+            lease_id=LEASE,
+            worker_id=PREFILL_WORKER,
+            num_tokens=32,
+            token_ids=TOKENS,
+            grown=BLOCKS,
         ),
         Commit(**ATTEMPT, lease_id=LEASE, worker_id=PREFILL_WORKER, num_tokens=32),
     ),
@@ -458,6 +468,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             oldest_lease_ms=1_500,
             problems=["block 7 is counted twice"],
             leases=[LeaseSummary(LEASE, REQUEST, 2, DECODE_WORKER, 3, 2, 28_500)],
+            num_indexed=13,
         ),
         Audited(**BOOKS),
     ),

@@ -1,10 +1,15 @@
 """The lease book's messages in short."""
 
 from array import array
+from collections.abc import Sequence
 
-from slipstream.services.kv_manager.leases import Holder, LeaseBook
+from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockPool, BlockState
+from slipstream.services.kv_manager.prefix_cache import PrefixCache
+from slipstream.services.kv_manager.prefix_index import PrefixIndex
+from slipstream.services.kv_manager.records import Holder
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
+from slipstream.shared.kv.block_hash import NUM_BITS, BlockHasher
 from slipstream.shared.messages.kv import (
     Adopt,
     Adopted,
@@ -19,21 +24,37 @@ from slipstream.shared.messages.kv import (
     Release,
     Renew,
 )
+from slipstream.shared.messages.packed import PackedInts
 
 LEASE_S = 30.0
 BLOCK_SIZE = 4
 A, B = (WorkerId("a"), 1), (WorkerId("b"), 1)
 
 
-def make_book(num_blocks: int = 8) -> LeaseBook:
-    book = LeaseBook(BlockPool(num_blocks, array("I", [0] * (num_blocks + 1))), BLOCK_SIZE, LEASE_S)
+def make_pool(num_blocks: int = 4, hash_bits: int = NUM_BITS) -> BlockPool:
+    index = PrefixIndex(BlockHasher(hash_bits))
+    return BlockPool(num_blocks, array("I", [0] * (num_blocks + 1)), index)
+
+
+def make_book(
+    num_blocks: int = 8, hash_bits: int = NUM_BITS, *, is_caching: bool = True
+) -> LeaseBook:
+    pool = make_pool(num_blocks, hash_bits)
+    prefixes = PrefixCache(pool.index, BLOCK_SIZE, is_on=is_caching)
+    book = LeaseBook(pool, prefixes, BLOCK_SIZE, LEASE_S)
     for worker_id, epoch in (A, B):
         book.worker_joined(worker_id, epoch)
     return book
 
 
 def lease(
-    book: LeaseBook, num_blocks: int = 2, holder: Holder = A, request: str = "r", now: float = 0
+    book: LeaseBook,
+    num_blocks: int = 2,
+    holder: Holder = A,
+    request: str = "r",
+    now: float = 0,
+    tokens: Sequence[int] = (),
+    **keys: str,
 ) -> Leased | KvRefused:
     message = Lease(
         request_id=RequestId(request),
@@ -41,13 +62,21 @@ def lease(
         worker_id=holder[0],
         worker_epoch=holder[1],
         num_blocks=num_blocks,
-        layout="",
+        token_ids=PackedInts(tokens),
+        **{"layout": "", **keys},
     )
     return book.lease(message, now)
 
 
-def leased(book: LeaseBook, num_blocks: int = 2, holder: Holder = A, request: str = "r") -> Leased:
-    answer = lease(book, num_blocks, holder, request)
+def leased(
+    book: LeaseBook,
+    num_blocks: int = 2,
+    holder: Holder = A,
+    request: str = "r",
+    tokens: Sequence[int] = (),
+    **keys: str,
+) -> Leased:
+    answer = lease(book, num_blocks, holder, request, tokens=tokens, **keys)
     assert isinstance(answer, Leased)
     return answer
 
@@ -66,13 +95,22 @@ def adopt(
     return book.adopt(message, now)
 
 
-def commit(book: LeaseBook, lease_id: LeaseId, num_tokens: int) -> Committed | KvRefused:
+def commit(
+    book: LeaseBook,
+    lease_id: LeaseId,
+    num_tokens: int,
+    tokens: Sequence[int] = (),
+    holder: Holder = A,
+    grown: Blocks | None = None,
+) -> Committed | KvRefused:
     message = Commit(
         request_id=RequestId("r"),
         attempt=1,
         lease_id=lease_id,
-        worker_id=A[0],
+        worker_id=holder[0],
         num_tokens=num_tokens,
+        token_ids=PackedInts(tokens),
+        grown=grown or Blocks(),
     )
     return book.commit(message)
 

@@ -1,14 +1,10 @@
 """The blocks of a host: one state each, a new generation at each reuse."""
 
-from array import array
-
 import pytest
 
-from slipstream.services.kv_manager.pool import NULL_BLOCK, BlockPool, BlockState
+from slipstream.services.kv_manager.pool import NULL_BLOCK, BlockState
 
-
-def make_pool(num_blocks: int = 4) -> BlockPool:
-    return BlockPool(num_blocks, array("I", [0] * (num_blocks + 1)))
+from .lease_messages import make_pool
 
 
 def test_too_few_blocks_are_none_at_all() -> None:

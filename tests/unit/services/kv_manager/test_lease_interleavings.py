@@ -1,7 +1,5 @@
 """Who may write which block: random interleavings of all verbs, late and repeated ones too."""
 
-from array import array
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -13,12 +11,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from slipstream.services.kv_manager.leases import Holder, LeaseBook
-from slipstream.services.kv_manager.pool import BlockPool
+from slipstream.services.kv_manager.records import Holder
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 from slipstream.shared.messages.kv import Adopt, Blocks, Commit, Grant, KvRefused, Lease, Release
 
-from .lease_messages import BLOCK_SIZE, LEASE_S, release, renew
+from .lease_messages import A, B, make_book, release, renew
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -33,7 +30,9 @@ class Interleavings(RuleBasedStateMachine):
     def begin(self) -> None:
         """A pool that is always short."""
         self.now = 0.0
-        self.book = LeaseBook(BlockPool(6, array("I", [0] * 7)), BLOCK_SIZE, LEASE_S)
+        self.book = make_book(6)
+        for holder in (A, B):
+            self.book.worker_gone(*holder)
         self.newest: dict[int, int] = {}
         self.known_leases: set[LeaseId] = set()
         self.quarantined: dict[LeaseId, Holder] = {}

@@ -33,9 +33,8 @@ def make_sequence(num_tokens: int, num_computed_tokens: int = 0) -> PrefillSeque
         decode_host_id="h",
     )
     leased = Leased(lease_id=LeaseId("l"), blocks=Blocks(PackedInts([1])), lease_ms=1)
-    sequence = PrefillSequence(job, leased, Sampler(sampling, token_ids), token_ids)
-    sequence.num_computed_tokens = num_computed_tokens
-    return sequence
+    sampler = Sampler(sampling, token_ids)
+    return PrefillSequence(job, leased, sampler, token_ids, num_computed_tokens)
 
 
 @given(lengths=st.lists(st.integers(1, 200), max_size=12), budget=st.integers(1, 100))

@@ -34,6 +34,7 @@ JOB = DecodeJob(
     root_span=SPAN,
     attempt_span=SPAN,
 )
+TOKENS = [*JOB.prompt_token_ids, *JOB.output_token_ids]
 GRANTED = Leased(lease_id=LeaseId("l"), blocks=Blocks(PackedInts([1])), lease_ms=1000)
 SHORT = KvRefused(reason="no_blocks")
 
@@ -63,12 +64,13 @@ async def lease(
     held: list[LeaseId] = []
     host: Any = SimpleNamespace(
         host_id=host_id,
-        model=SimpleNamespace(layout=KvLayout(1, 1, 2, kind="fake")),
+        model=SimpleNamespace(layout=KvLayout(1, 1, 2, kind="fake"), fingerprint="sha256:5"),
+        numerics="float32/kv-float32/amx",
         keeper=SimpleNamespace(hold=lambda lease_id, *_: held.append(lease_id)),
     )
     worker = (WorkerId("w"), 7)
     deadline = Deadline.from_ms(deadline_ms)
-    return await lease_blocks(bus, host, worker, JOB, deadline, is_cancelled), held
+    return await lease_blocks(bus, host, worker, JOB, deadline, is_cancelled, TOKENS), held
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,76 @@
+"""What leases and commits mean to the prefix index."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from slipstream.services.kv_manager.prefix_index import IndexedBlock, Prefix, PrefixIndex
+from slipstream.shared.kv.block_hash import PrefixKeys, full_blocks
+from slipstream.shared.messages.kv import Commit, Lease, Match
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The blocks found for a sequence, in order, and where its next one would hang."""
+
+    blocks: list[IndexedBlock]
+    end: Prefix | None  # None: nothing of this sequence is to become findable
+
+    @property
+    def block_ids(self) -> list[int]:
+        """The blocks to share."""
+        return [block.block_id for block in self.blocks]
+
+
+class PrefixCache:
+    """Finds what is known of a sequence and adds what was committed; off, it does neither."""
+
+    def __init__(self, index: PrefixIndex, block_size: int, *, is_on: bool = True) -> None:
+        self.index = index
+        self._block_size = block_size
+        self._is_on = is_on
+
+    def find(self, message: Lease | Match) -> CachedPrefix:
+        """
+        Return the longest known prefix of a sequence.
+
+        It ends before the last token: that one is always computed, for its logits are wanted.
+        """
+        if not self._is_on:
+            return CachedPrefix([], None)
+        root = self.index.root(
+            PrefixKeys(
+                layout=message.layout,
+                model=message.model_fingerprint,
+                numerics=message.numerics,
+                cache_salt=message.cache_salt,
+                adapter=message.adapter,
+            )
+        )
+        num_blocks = max(0, len(message.token_ids) - 1) // self._block_size
+        if isinstance(message, Lease):
+            num_blocks = min(num_blocks, max(0, message.num_blocks))
+        wanted = islice(full_blocks(message.token_ids, self._block_size), num_blocks)
+        found = self.index.find(root, wanted)
+        return CachedPrefix(found, found[-1] if found else root)
+
+    def extend(
+        self, prefix: Prefix | None, block_ids: Sequence[int], message: Commit, first_idx: int
+    ) -> Prefix | None:
+        """
+        Make newly committed blocks findable, the first of them at an index of its lease.
+
+        A block whose content another one has already stays outside: the first is kept. Return what
+        the next block comes after, None when this lease has lost its place: its tokens weren't all
+        told, or a block before it was evicted.
+        """
+        first_told = message.num_tokens - len(message.token_ids)
+        num_known = first_idx * self._block_size - first_told  # told again
+        if first_told < 0 or num_known < 0:
+            return None
+        blocks = full_blocks(message.token_ids[num_known:], self._block_size)
+        for block_id, tokens in zip(block_ids, blocks, strict=False):
+            if prefix is None or not self.index.is_known(prefix):
+                return None
+            prefix = self.index.child(prefix, tokens) or self.index.add(prefix, block_id, tokens)
+        return prefix

@@ -1,0 +1,137 @@
+"""Which block holds which chain of tokens. Pure: knows neither states nor leases."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from slipstream.shared.kv.block_hash import BlockHash, BlockHasher, PrefixKeys
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixRoot:
+    """Where the chains under one set of keys begin."""
+
+    packed_keys: bytes
+    block_hash: BlockHash
+
+
+@dataclass(eq=False, slots=True)
+class IndexedBlock:
+    """A full block in the index; as a parent it stands for all tokens up to its end."""
+
+    block_id: int
+    block_hash: BlockHash
+    tokens: bytes
+    parent: "Prefix"
+    children: "set[IndexedBlock]" = field(default_factory=set)
+
+
+Prefix = PrefixRoot | IndexedBlock
+
+
+class PrefixIndex:
+    """
+    A tree of full blocks, found by hash, believed by comparison.
+
+    Equal tokens below the same parent are the same prefix, whatever the hashes say: a root is
+    compared by its keys, every other parent is itself the result of a comparison.
+    """
+
+    def __init__(self, hasher: BlockHasher) -> None:
+        self._hasher = hasher
+        self._by_hash: dict[BlockHash, list[IndexedBlock]] = {}
+        self._by_block: dict[int, IndexedBlock] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_block)
+
+    def __contains__(self, block_id: int) -> bool:
+        return block_id in self._by_block
+
+    def root(self, keys: PrefixKeys) -> PrefixRoot:
+        """Return the empty prefix under some keys."""
+        packed = keys.packed()
+        return PrefixRoot(packed, self._hasher.root(packed))
+
+    def is_known(self, prefix: Prefix) -> bool:
+        """Tell whether a prefix can still have children: a root always, a block while it stays."""
+        if isinstance(prefix, PrefixRoot):
+            return True
+        return self._by_block.get(prefix.block_id) is prefix
+
+    def child(self, parent: Prefix, tokens: bytes) -> IndexedBlock | None:
+        """Return the block with these tokens after a prefix."""
+        candidates = self._by_hash.get(self._hasher.child(parent.block_hash, tokens), ())
+        for each in candidates:
+            if each.parent == parent and each.tokens == tokens:
+                return each
+        return None
+
+    def find(self, root: PrefixRoot, blocks: Iterable[bytes]) -> list[IndexedBlock]:
+        """Return the longest known chain."""
+        found: list[IndexedBlock] = []
+        parent: Prefix = root
+        for tokens in blocks:
+            child = self.child(parent, tokens)
+            if child is None:
+                break
+            found.append(child)
+            parent = child
+        return found
+
+    def add(self, parent: Prefix, block_id: int, tokens: bytes) -> IndexedBlock:
+        """Make a block findable after a prefix that is known and has no such child yet."""
+        assert block_id not in self._by_block, f"block {block_id} is indexed already"
+        assert self.is_known(parent), f"the parent of block {block_id} is not in the index"
+        block_hash = self._hasher.child(parent.block_hash, tokens)
+        block = IndexedBlock(block_id, block_hash, tokens, parent)
+        self._by_block[block_id] = block
+        self._by_hash.setdefault(block_hash, []).append(block)
+        if isinstance(parent, IndexedBlock):
+            parent.children.add(block)
+        return block
+
+    def remove(self, block_id: int) -> list[int]:
+        """Forget a block and all that hang below it; return their ids."""
+        top = self._by_block[block_id]
+        if isinstance(top.parent, IndexedBlock):
+            top.parent.children.discard(top)
+        removed = []
+        waiting = [top]
+        while waiting:
+            block = waiting.pop()
+            waiting += block.children
+            self._forget(block)
+            removed.append(block.block_id)
+        return removed
+
+    def ancestors(self, block_id: int) -> Iterator[int]:
+        """Yield the blocks before one, from its parent to the first."""
+        parent = self._by_block[block_id].parent
+        while isinstance(parent, IndexedBlock):
+            yield parent.block_id
+            parent = parent.parent
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself; empty when the index is right."""
+        hashed = [block for bucket in self._by_hash.values() for block in bucket]
+        found = []
+        if {block.block_id for block in hashed} != set(self._by_block) or len(hashed) != len(self):
+            found.append(f"{len(hashed)} blocks are found by hash, {len(self)} by id")
+        found += [
+            f"block {block.block_id} is indexed after a block that is not"
+            for block in hashed
+            if not self.is_known(block.parent)
+        ]
+        found += [
+            f"block {block.block_id} is not among its parent's children"
+            for block in hashed
+            if isinstance(block.parent, IndexedBlock) and block not in block.parent.children
+        ]
+        return found
+
+    def _forget(self, block: IndexedBlock) -> None:
+        del self._by_block[block.block_id]
+        bucket = self._by_hash[block.block_hash]
+        bucket.remove(block)
+        if not bucket:
+            del self._by_hash[block.block_hash]

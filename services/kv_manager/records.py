@@ -1,0 +1,41 @@
+"""Who holds which blocks, as the lease book writes it down."""
+
+from dataclasses import dataclass
+
+from slipstream.services.kv_manager.prefix_index import Prefix
+from slipstream.shared.ids import LeaseId, RequestId, WorkerId
+
+Holder = tuple[WorkerId, int]  # a worker in one of its epochs
+Attempt = tuple[RequestId, int]
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """The blocks of an attempt: those found in the prefix cache first, the granted ones last."""
+
+    lease_id: LeaseId
+    attempt: Attempt
+    holder: Holder
+    block_ids: list[int]
+    expires_at: float
+    num_committed: int = 0  # block_ids[:num_committed] are COMMITTED, the rest LEASED
+    num_cached: int = 0  # block_ids[:num_cached] were found when the lease began
+    prefix: Prefix | None = None  # what the next block comes after; None: no more are findable
+
+    @property
+    def committed_ids(self) -> list[int]:
+        """The blocks that it reads, maybe with others."""
+        return self.block_ids[: self.num_committed]
+
+    @property
+    def writable_ids(self) -> list[int]:
+        """The blocks that it alone writes."""
+        return self.block_ids[self.num_committed :]
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """Blocks of an expired lease whose owner hasn't proved yet that it stopped writing."""
+
+    holder: Holder
+    block_ids: list[int]
