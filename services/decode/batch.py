@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.services.decode.sequence import DecodeSequence, num_tested
 from slipstream.services.decode.verify import verify
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.model.row_passes import Logits, Peak, row_passes
@@ -23,6 +23,14 @@ class Part:
     draft_token_ids: Sequence[int] = ()
     sampled: Sequence[SampledToken] = ()
     error: Exception | None = None
+
+    @property
+    def num_drafts(self) -> tuple[int, int, int]:
+        """Draft tokens that the step verified: proposed, tested, accepted."""
+        num_proposed, num_accepted = len(self.draft_token_ids), len(self.sampled) - 1
+        if not num_proposed or num_accepted < 0:
+            return (0, 0, 0)
+        return (num_proposed, num_tested(num_proposed, num_accepted), num_accepted)
 
 
 def plan(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import structlog
 
 from slipstream.services.decode import intake
 from slipstream.services.decode.drafts import DraftClient
+from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.steps import DecodeSteps
@@ -52,6 +53,7 @@ class DecodeJobs:
         worker: tuple[WorkerId, int],
         num_seats: int,
         changed: Callable[[], None],
+        metrics: DecodeMetrics,
     ) -> None:
         self._bus = bus
         self._tracer = tracer
@@ -62,6 +64,7 @@ class DecodeJobs:
         self._worker = worker
         self._num_seats = num_seats
         self._changed = changed
+        self._metrics = metrics
         self._vocabulary = vocabulary
         self._sequences: dict[Attempt, DecodeSequence] = {}
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
@@ -71,6 +74,10 @@ class DecodeJobs:
         self._answered = Tombstones(_KEEP_S)  # those whose client got its ending from here
         self.steps: DecodeSteps | None = None
         self.is_draining = False
+
+    def sequences(self) -> Iterable[DecodeSequence]:
+        """Return all that are held."""
+        return self._sequences.values()
 
     def accept(self, job: DecodeJob, context: SpanContext | None) -> Accepted | Rejected:
         """Answer before any work; a repeat is answered like the first."""
@@ -100,7 +107,12 @@ class DecodeJobs:
 
     def progress(self, sequence: DecodeSequence) -> None:
         """Have what a step brought sent, without holding up the next step."""
-        self._book.emit(sequence.attempt, sequence.log.token_ids[self._num_booked(sequence) :])
+        num_booked = self._book.num_emitted(sequence.attempt)
+        fresh = sequence.log.token_ids[num_booked:]
+        self._book.emit(sequence.attempt, fresh)
+        self._metrics.emitted(len(fresh))
+        if fresh and not num_booked:
+            self._metrics.began(sequence.usage(), sequence.log.timings(sequence.prefill_ms))
         if not sequence.is_over:
             self._publish(sequence, self._publisher.progress(sequence))
 
@@ -231,6 +243,7 @@ class DecodeJobs:
         timings = sequence.log.timings(sequence.prefill_ms)
         answer = sequence.log.finish(ending, usage, timings, self._host.numerics)
         await self._publisher.finish(sequence, answer)
+        self._metrics.finished(ending.finish_reason, timings)
         self._book.end(
             sequence.attempt,
             was_answered=True,
@@ -261,6 +274,7 @@ class DecodeJobs:
                 trace_id=sequence.job.root_span.trace_id,
             )
             await self._publisher.fail(sequence, failed)
+            self._metrics.failed(code)
         else:
             self._publisher.forget(sequence)
         self._book.end(sequence.attempt, was_answered=was_answered, code=code, message=message)
@@ -317,9 +331,6 @@ class DecodeJobs:
                 attempt=sequence.job.attempt,
                 error=str(error) or type(error).__name__,
             )
-
-    def _num_booked(self, sequence: DecodeSequence) -> int:
-        return self._book.num_emitted(sequence.attempt)
 
 
 def _is_answered(sequence: DecodeSequence) -> bool:

@@ -8,6 +8,7 @@ import structlog
 from slipstream.services.decode.batch import Part, Proposals, apply, plan, sample
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
+from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
@@ -30,6 +31,7 @@ class DecodeSteps:
         grants: BlockGrants,
         drafts: DraftClient | None,
         token_budget: int,
+        metrics: DecodeMetrics,
         on_progress: Callable[[DecodeSequence], None],
         on_preempted: Callable[[DecodeSequence], None],
     ) -> None:
@@ -37,6 +39,7 @@ class DecodeSteps:
         self._grants = grants
         self._drafts = drafts
         self._token_budget = token_budget
+        self._metrics = metrics
         self._on_progress = on_progress
         self._on_preempted = on_preempted
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
@@ -47,6 +50,7 @@ class DecodeSteps:
         """Take a sequence into the next step."""
         self._sequences.append(sequence)
         self._grants.prepare()
+        self._metrics.steps.work.start()
         self._work.set()
 
     async def run(self) -> None:
@@ -83,6 +87,7 @@ class DecodeSteps:
             if part.sequence.error is None:
                 apply(part)
             self._on_progress(part.sequence)
+        self._metrics.stepped(parts)
 
     def _compute(self, parts: Sequence[Part]) -> None:
         """Run on the engine's thread."""
@@ -139,6 +144,7 @@ class DecodeSteps:
         """Give a sequence's blocks back; its KV is recomputed when there is room again."""
         job = sequence.job
         log.info("preempted", **request_fields(job.request_id, job.root_span), attempt=job.attempt)
+        self._metrics.preempted()
         self._sequences.remove(sequence)
         sequence.num_preemptions += 1
         sequence.num_computed_tokens = 0
@@ -157,4 +163,5 @@ class DecodeSteps:
                 sequence.retired.set()
         self._sequences = [each for each in self._sequences if not each.is_over]
         if not self._sequences:
+            self._metrics.steps.work.stop()
             self._work.clear()

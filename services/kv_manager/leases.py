@@ -39,6 +39,7 @@ class _Lease:
     holder: Holder
     block_ids: list[int]
     expires_at: float
+    since: float
     num_committed: int = 0  # block_ids[:num_committed] are COMMITTED, the rest LEASED
 
 
@@ -115,7 +116,7 @@ class LeaseBook:
         block_ids = self.pool.take(message.num_blocks, BlockState.LEASED)
         if block_ids is None:
             return self._refuse("no_blocks", f"{message.num_blocks} blocks wanted")
-        lease = _Lease(new_lease_id(), attempt, holder, block_ids, now + self.lease_s)
+        lease = _Lease(new_lease_id(), attempt, holder, block_ids, now + self.lease_s, now)
         self._leases[lease.lease_id] = lease
         self._by_attempt[attempt] = lease.lease_id
         return self._leased(lease)
@@ -230,6 +231,10 @@ class LeaseBook:
     def num_leases(self) -> int:
         """Leases alive."""
         return len(self._leases)
+
+    def oldest_lease_s(self, now: float) -> float:
+        """Return how long the oldest lease has lived, renewed or not; 0 when there is none."""
+        return max((now - lease.since for lease in self._leases.values()), default=0.0)
 
     def summaries(self, now: float) -> list[LeaseSummary]:
         """Describe every lease."""

@@ -11,6 +11,7 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.model.row_passes import row_passes
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.step_metrics import StepMetrics
 
 log = structlog.get_logger()
 
@@ -21,16 +22,18 @@ LEASE_MARGIN_S = 2.0
 class PrefillSteps:
     """Owns the sequences being computed; `add` one and wait for its `progress`."""
 
-    def __init__(self, host: WorkerHost, token_budget: int, lease_s: float) -> None:
+    def __init__(self, host: WorkerHost, token_budget: int, metrics: StepMetrics) -> None:
         self._host = host
+        self._metrics = metrics
         self._token_budget = token_budget
-        self._margin_s = min(LEASE_MARGIN_S, lease_s / 4)
+        self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[PrefillSequence] = []
         self._work = asyncio.Event()
 
     def add(self, sequence: PrefillSequence) -> None:
         """Take a sequence into the next step."""
         self._sequences.append(sequence)
+        self._metrics.work.start()
         self._work.set()
 
     async def run(self) -> None:
@@ -52,7 +55,9 @@ class PrefillSteps:
             log.exception("step_failed", num_sequences=len(chunks))
             for chunk in chunks:
                 chunk.sequence.error = error
+        self._metrics.stepped(len(chunks))
         for chunk in chunks:
+            self._metrics.row_failed(chunk.sequence.error)
             chunk.sequence.progress.set()
 
     def _compute(self, chunks: Sequence[Chunk]) -> None:
@@ -98,4 +103,5 @@ class PrefillSteps:
                 sequence.progress.set()
         self._sequences = [sequence for sequence in self._sequences if not sequence.is_retired]
         if not self._sequences:
+            self._metrics.work.stop()
             self._work.clear()

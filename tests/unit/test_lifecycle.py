@@ -30,6 +30,7 @@ structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 class Plain:
     role = "kv"
     worker_id = "kv-1"
+    metrics_url = "http://127.0.0.1:9/metrics"
 
     def __init__(self):
         self.trouble = sys.argv[1]

@@ -7,6 +7,7 @@ from slipstream.services.scheduler.answers import Answers
 from slipstream.services.scheduler.desk import Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.memory_bus import MemoryBus
@@ -14,6 +15,7 @@ from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.telemetry.meter import NullMeter
 from slipstream.shared.telemetry.tracing import Tracer
 
 from .scheduler_samples import INBOX, Worker, held, make_config, make_record, make_report, until
@@ -39,6 +41,7 @@ class Office:
             Answers(self.bus, "fake"),
             Dispatcher(self.bus, tracer, "fake"),
             32,
+            SchedulerMetrics(NullMeter()),
         )
         self.watch = Watch(self.bus, self.fleet, self.desk, lambda: self.num_reconnects)
         self._loops: list[asyncio.Task[None]] = []
