@@ -136,6 +136,7 @@ def test_status_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     assert second is not None
     assert "ready" == second.state
+    assert second.metrics_url is None
     assert [path] == list(path.parent.iterdir())
 
 
