@@ -242,8 +242,11 @@ class DecodeJobs:
         usage = sequence.usage()
         timings = sequence.log.timings(sequence.prefill_ms)
         answer = sequence.log.finish(ending, usage, timings, self._host.numerics)
-        await self._publisher.finish(sequence, answer)
-        self._metrics.finished(ending.finish_reason, timings)
+        failed = await self._publisher.finish(sequence, answer)
+        if failed is None:
+            self._metrics.finished(ending.finish_reason, timings)
+        else:
+            self._metrics.failed(failed.code)
         self._book.end(
             sequence.attempt,
             was_answered=True,
