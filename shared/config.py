@@ -46,6 +46,8 @@ class ServiceConfig:
     log_level: str = "info"
     is_log_json: bool | None = None  # None: JSON unless the stream is a terminal
     drain_s: float = 3.0  # what a stop waits for running work
+    metrics_port: int | None = None  # None: no metrics; 0: a free port
+    metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         if self.engine == "fake" and not self.is_test_mode:
@@ -57,6 +59,8 @@ class ServiceConfig:
                 "or take the native engine"
             )
         _check_range("drain_s", self.drain_s, 0, 3600)
+        if self.metrics_port is not None:
+            _check_range("metrics_port", self.metrics_port, 0, 65_535)
 
 
 @dataclass(frozen=True, kw_only=True)

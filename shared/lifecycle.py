@@ -34,6 +34,7 @@ class Status(msgspec.Struct, frozen=True):
     pid: int
     state: State
     time_ns: int  # Unix time of the heartbeat
+    metrics_url: str | None = None  # where its metrics are read
 
 
 class Service(Protocol):
@@ -57,6 +58,14 @@ class Service(Protocol):
         """Drain: leave the registry, finish what runs within the configured time, let go."""
 
 
+class ServiceProcess(Service, Protocol):
+    """A service with what a process has around it."""
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where its metrics are read; None where they aren't served, or not yet."""
+
+
 class StatusFile:
     """A heartbeat that needs no network: health checks and the supervisor read it."""
 
@@ -65,12 +74,15 @@ class StatusFile:
         self._role: Role = role
         self._worker_id = worker_id
         self.state: State = "starting"
+        self.metrics_url: str | None = None
 
     def write(self) -> None:
         """Replace the file in one step, so that a reader never sees half of it."""
         if self._path is None:
             return
-        status = Status(self._role, self._worker_id, os.getpid(), self.state, time.time_ns())
+        status = Status(
+            self._role, self._worker_id, os.getpid(), self.state, time.time_ns(), self.metrics_url
+        )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(msgspec.json.encode(status))
@@ -115,12 +127,12 @@ def end_with_parent(expected_parent: int | None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_service(make: Callable[[], Service], status_path: Path | None) -> int:
+def run_service(make: Callable[[], ServiceProcess], status_path: Path | None) -> int:
     """Run a service until a signal or its own end; return the exit status."""
     return asyncio.run(_run(make, status_path))
 
 
-async def _run(make: Callable[[], Service], status_path: Path | None) -> int:
+async def _run(make: Callable[[], ServiceProcess], status_path: Path | None) -> int:
     stop_asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,7 +149,7 @@ async def _run(make: Callable[[], Service], status_path: Path | None) -> int:
         status.remove()
 
 
-async def _run_until(service: Service, status: StatusFile, stop_asked: asyncio.Event) -> int:
+async def _run_until(service: ServiceProcess, status: StatusFile, stop_asked: asyncio.Event) -> int:
     stopping = asyncio.create_task(stop_asked.wait())
     running = asyncio.create_task(_start_and_wait(service, status))
     await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -157,9 +169,10 @@ async def _run_until(service: Service, status: StatusFile, stop_asked: asyncio.E
     return exit_status
 
 
-async def _start_and_wait(service: Service, status: StatusFile) -> None:
+async def _start_and_wait(service: ServiceProcess, status: StatusFile) -> None:
     await service.start()
     status.state = "ready"
+    status.metrics_url = service.metrics_url
     status.write()
     log.info("service_ready")
     await service.wait()

@@ -1,4 +1,4 @@
-"""The frame of every service process: logs, traces and the bus around the service itself."""
+"""The frame of every service process: logs, traces, metrics, the bus around the service itself."""
 
 import asyncio
 import os
@@ -12,15 +12,17 @@ from slipstream.shared.lifecycle import Service, cancel_all, run_service
 from slipstream.shared.messages.common import Role
 from slipstream.shared.process_memory import give_back, share_one_heap
 from slipstream.shared.telemetry.logging import configure_logging
+from slipstream.shared.telemetry.meter import Meter
+from slipstream.shared.telemetry.process_metrics import ProcessMetrics
 from slipstream.shared.telemetry.tracing import Tracer, create_tracer
 
-Make = Callable[[Bus, Tracer, WorkerId], Service]
+Make = Callable[[Bus, Tracer, WorkerId, Meter], Service]
 
 _FLUSH_S = 1.0
 
 
 class _Framed:
-    """A service whose bus and tracer live exactly as long as it does."""
+    """A service whose bus, tracer and metrics live exactly as long as it does."""
 
     def __init__(self, role: Role, worker_id: WorkerId, config: ServiceConfig, make: Make) -> None:
         self.role: Role = role
@@ -29,12 +31,22 @@ class _Framed:
         self._make = make
         self._tracer: Tracer | None = None
         self._bus: NatsBus | None = None
+        self._metrics: ProcessMetrics | None = None
         self._service: Service | None = None
 
+    @property
+    def metrics_url(self) -> str | None:
+        return self._metrics.url if self._metrics is not None else None
+
     async def start(self) -> None:
+        config = self._config
+        # First: a port that is taken is better known before a model is loaded.
+        self._metrics = await ProcessMetrics.open(
+            self.role, self.worker_id, config.metrics_host, config.metrics_port
+        )
         self._tracer = create_tracer(f"slipstream-{self.role}", self.worker_id, os.environ)
-        self._bus = await NatsBus.connect(self._config.nats_url, self.worker_id)
-        self._service = self._make(self._bus, self._tracer, self.worker_id)
+        self._bus = await NatsBus.connect(config.nats_url, self.worker_id)
+        self._service = self._make(self._bus, self._tracer, self.worker_id, self._metrics.meter)
         await self._service.start()
         give_back()
 
@@ -59,6 +71,8 @@ class _Framed:
             await self._bus.close()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.shutdown, _FLUSH_S)
+        if self._metrics is not None:
+            await self._metrics.close()
 
 
 def run_process(role: Role, config: ServiceConfig, make: Make) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import sys
+from pathlib import Path
 
 _M_ARENA_MAX = -8  # of malloc.h
 
@@ -32,3 +33,13 @@ def give_back_free() -> None:
     if sys.platform.startswith("linux"):
         with contextlib.suppress(AttributeError):  # as above
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def swapped_bytes() -> int | None:
+    """Return how much of this process is swapped out; None where the system doesn't say."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = (line.split()[1] for line in lines if line.startswith("VmSwap:"))
+    return next((int(kibibytes) * 1024 for kibibytes in found), None)

@@ -74,6 +74,7 @@ async def _answer(
         forwarding_endpoint,
         tracing_to,
     )
+    from slipstream.services.cli.up_command import metrics_lines  # noqa: PLC0415
     from slipstream.shared.telemetry.receiver import TraceReceiver  # noqa: PLC0415
 
     log = LogFile()
@@ -84,6 +85,8 @@ async def _answer(
             open_log=log.open,
         )
         async with running_stack(start, interruption) as stack:
+            for line in metrics_lines(stack.metrics_urls):
+                progress(line.strip())
             try:
                 answer = await _ask(stack, prompt, ask)
             except SlipstreamError:

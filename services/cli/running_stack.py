@@ -1,8 +1,8 @@
 """A whole stack while a block runs: run directory, NATS, services, and an end to all of it."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.services.cli.child import LogLine
@@ -13,6 +13,7 @@ from slipstream.services.cli.run_directory import RunDirectory, open_run_directo
 from slipstream.services.cli.stack import CommandOf, StackSettings, plan_services, service_command
 from slipstream.services.cli.supervisor import Supervisor
 from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.lifecycle import read_status
 
 _REACHABLE_S = 3.0
 
@@ -23,6 +24,7 @@ class RunningStack:
 
     nats_url: str
     run: RunDirectory
+    metrics_urls: Mapping[str, str] = field(default_factory=dict)  # by the service's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,16 @@ async def running_stack(
                 start.settings, run, nats_url, start.environment, start.command_of
             )
             await supervisor.start(specs)
-            yield RunningStack(nats_url, run)
+            yield RunningStack(nats_url, run, _metrics_urls(run, [each.name for each in specs]))
+
+
+def _metrics_urls(run: RunDirectory, service_names: Iterable[str]) -> dict[str, str]:
+    found = {name: read_status(run.status_file(name)) for name in service_names}
+    return {
+        name: status.metrics_url
+        for name, status in found.items()
+        if status is not None and status.metrics_url is not None
+    }
 
 
 async def _check_reachable(nats_url: str) -> None:

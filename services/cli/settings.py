@@ -38,6 +38,8 @@ SETTINGS = {
     "log_level": Setting("debug, info, warning or error."),
     "is_log_json": Setting("JSON logs (default: unless on a terminal).", name="log_json"),
     "drain_s": Setting("Seconds that a stop waits for running work."),
+    "metrics_port": Setting("Serve Prometheus metrics on this port; 0: a free one (default: off)."),
+    "metrics_host": Setting("Address on which metrics are served; 0.0.0.0 in a container."),
     "route": Setting("Where prefill runs: remote, local, or auto."),
     "max_num_waiting": Setting("Requests that may wait before new ones are refused."),
     "max_waiting_bytes": Setting("Bytes of requests that may wait."),

@@ -23,6 +23,7 @@ _WORKER_DRAIN_S = 2.0
 # By then the workers are gone, and nothing they could wait for will happen.
 _OTHER_DRAIN_S = 0.5
 
+_NUM_PORTS = 65536
 _WORKERS = 0
 _WHAT_WORKERS_NEED = 1
 
@@ -47,6 +48,7 @@ class StackSettings:
     num_threads: int | None = None
     log_level: str | None = None
     is_log_json: bool | None = None
+    metrics_port: int | None = None  # of the first service; 0: a free one for each; None: none
 
     def __post_init__(self) -> None:
         if self.engine == "fake" and not self.is_test_mode:
@@ -55,6 +57,16 @@ class StackSettings:
             raise ConfigurationError("--route remote needs a prefill worker: --prefill 1 or more")
         if self.block_hash_bits is not None:
             check_hash_bits(self.block_hash_bits, is_test_mode=self.is_test_mode)
+        if self.metrics_port is not None and self.metrics_port + self.num_services > _NUM_PORTS:
+            raise ConfigurationError(
+                f"--metrics-port {self.metrics_port} leaves no port for each of "
+                f"{self.num_services} services: take a lower one, or 0 for free ones"
+            )
+
+    @property
+    def num_services(self) -> int:
+        """All processes but the NATS server."""
+        return 2 + self.num_prefill + self.num_decode + self.num_draft
 
 
 CommandOf = Callable[[Role], tuple[str, ...]]
@@ -81,10 +93,14 @@ def plan_services(
         ("decode", settings.num_decode),
         ("draft", settings.num_draft),
     ]
-    return [
-        _service(role, f"{role}-{position + 1}" if count > 1 else role, run, base, command_of(role))
+    named: list[tuple[Role, str]] = [
+        (role, f"{role}-{position + 1}" if count > 1 else role)
         for role, count in roles
         for position in range(count)
+    ]
+    return [
+        _service(role, name, run, base | _metrics_variables(settings, number), command_of(role))
+        for number, (role, name) in enumerate(named)
     ]
 
 
@@ -113,6 +129,14 @@ def _service(
         is_ready=is_ready,
         stop_phase=_WORKERS if is_worker else _WHAT_WORKERS_NEED,
     )
+
+
+def _metrics_variables(settings: StackSettings, number: int) -> dict[str, str]:
+    """Give each service a port of its own: they share the host."""
+    port = settings.metrics_port
+    if port is None:
+        return {}
+    return {"SLIPSTREAM_METRICS_PORT": str(port + number if port else 0)}
 
 
 def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str) -> dict[str, str]:

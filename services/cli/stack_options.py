@@ -118,6 +118,18 @@ class StackOptions:
         ),
     ] = None
 
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SLIPSTREAM_METRICS_PORT",
+            min=0,
+            max=65535,
+            help="Serve Prometheus metrics: this port and those after it, one a service; 0: free.",
+            show_default="off",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
     def prepare(self, *, is_log_json: bool | None) -> "StackSettings":
         """Check the options and fetch the model, once for all services. Raises SlipstreamError."""
         # Imported here: what `slipstream --help` does not need.
@@ -145,6 +157,7 @@ class StackOptions:
             num_threads=self.threads,
             log_level=self.log_level,
             is_log_json=is_log_json,
+            metrics_port=self.metrics_port,
         )
         directory = resolve_model(self.model, settings.cache_dir, report=progress)
         if self.engine in ("auto", "native"):

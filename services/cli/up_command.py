@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,7 +72,7 @@ def _run(settings: "StackSettings", nats_url: str | None, port: int) -> None:
 
     async def serve() -> None:
         async with running_stack(start, interruption) as stack:
-            typer.echo(describe(stack.nats_url))
+            typer.echo(describe(stack.nats_url, stack.metrics_urls))
             await asyncio.Event().wait()
 
     asyncio.run(interruption.guard(serve()))
@@ -86,7 +87,7 @@ def forward_line(name: str, line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the console
 
 
-def describe(nats_url: str) -> str:
+def describe(nats_url: str, metrics_urls: Mapping[str, str]) -> str:
     """Return what a person needs to use the stack."""
     from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME  # noqa: PLC0415 - keeps --help quick
 
@@ -97,9 +98,15 @@ def describe(nats_url: str) -> str:
             f"  generate  {generate}",
             f"  cancel    {CANCEL.wildcard}",
             f"  resume    {RESUME.wildcard}",
+            *metrics_lines(metrics_urls),
             "Try:",
             f'  slipstream generate --nats {nats_url} "What is the capital of France?"',
             f"  nats req --server {nats_url} --timeout 60s {generate} '{_BODY}'",
             "Ctrl-C stops everything.",
         ]
     )
+
+
+def metrics_lines(metrics_urls: Mapping[str, str]) -> list[str]:
+    """Return where each service's metrics are."""
+    return [f"  metrics   {url} ({name})" for name, url in metrics_urls.items()]

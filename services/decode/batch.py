@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.services.decode.sequence import DecodeSequence, num_tested
 from slipstream.services.decode.verify import verify
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.messages.sampling import TokenLogprobs
@@ -30,6 +30,14 @@ class Part:
     prompt_logprobs: Sequence[TokenLogprobs] = ()
     error: Exception | None = None
     is_stream: bool = False  # it decodes; else it is a prompt, or a chunk of one
+
+    @property
+    def num_drafts(self) -> tuple[int, int, int]:
+        """Draft tokens that the step verified: proposed, tested, accepted."""
+        num_proposed, num_accepted = len(self.draft_token_ids), len(self.sampled) - 1
+        if not num_proposed or num_accepted < 0:
+            return (0, 0, 0)
+        return (num_proposed, num_tested(num_proposed, num_accepted), num_accepted)
 
 
 # What the streams of a step leave for prompts; None: nothing.

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from slipstream.services.decode import intake
 from slipstream.services.decode.commits import BlockCommits
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.echo import echoed_prompt
+from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.steps import DecodeSteps
@@ -54,6 +55,7 @@ class DecodeJobs:
         worker: tuple[WorkerId, int],
         num_seats: int,
         changed: Callable[[], None],
+        metrics: DecodeMetrics,
     ) -> None:
         self._bus = bus
         self._tracer = tracer
@@ -64,6 +66,7 @@ class DecodeJobs:
         self._worker = worker
         self._num_seats = num_seats
         self._changed = changed
+        self._metrics = metrics
         self._vocabulary = vocabulary
         self._commits = BlockCommits(host.keeper, host.model.layout.block_size)
         self._sequences: dict[Attempt, DecodeSequence] = {}
@@ -74,6 +77,10 @@ class DecodeJobs:
         self._answered = Tombstones(_KEEP_S)  # those whose client got its ending from here
         self.steps: DecodeSteps | None = None
         self.is_draining = False
+
+    def sequences(self) -> Iterable[DecodeSequence]:
+        """Return all that are held."""
+        return self._sequences.values()
 
     def accept(self, job: DecodeJob, context: SpanContext | None) -> Accepted | Rejected:
         """Answer before any work; a repeat is answered like the first."""
@@ -103,7 +110,12 @@ class DecodeJobs:
 
     def progress(self, sequence: DecodeSequence) -> None:
         """Have what a step brought sent, without holding up the next step."""
-        self._book.emit(sequence.attempt, sequence.log.token_ids[self._num_booked(sequence) :])
+        num_booked = self._book.num_emitted(sequence.attempt)
+        fresh = sequence.log.token_ids[num_booked:]
+        self._book.emit(sequence.attempt, fresh)
+        self._metrics.emitted(len(fresh))
+        if fresh and not num_booked:
+            self._metrics.began(sequence.usage(), sequence.log.timings(sequence.prefill_ms))
         if not sequence.is_over:
             self._publish(sequence, self._publisher.progress(sequence))
             if self._commits.is_due(sequence):
@@ -249,7 +261,11 @@ class DecodeJobs:
         if sequence.job.sampling.wants_prompt:
             prompt = await asyncio.to_thread(echoed_prompt, sequence, self._vocabulary)
         answer = sequence.log.finish(ending, usage, timings, self._host.numerics, prompt)
-        await self._publisher.finish(sequence, answer)
+        failed = await self._publisher.finish(sequence, answer)
+        if failed is None:
+            self._metrics.finished(ending.finish_reason, timings)
+        else:
+            self._metrics.failed(failed.code)
         self._book.end(
             sequence.attempt,
             was_answered=True,
@@ -281,6 +297,7 @@ class DecodeJobs:
                 choice=sequence.job.choice,
             )
             await self._publisher.fail(sequence, failed)
+            self._metrics.failed(code)
         else:
             self._publisher.forget(sequence)
         self._book.end(sequence.attempt, was_answered=was_answered, code=code, message=message)
@@ -339,9 +356,6 @@ class DecodeJobs:
                 attempt=sequence.job.attempt,
                 error=str(error) or type(error).__name__,
             )
-
-    def _num_booked(self, sequence: DecodeSequence) -> int:
-        return self._book.num_emitted(sequence.attempt)
 
 
 def _is_answered(sequence: DecodeSequence) -> bool:

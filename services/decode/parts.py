@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.jobs import DecodeJobs
+from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.steps import DecodeSteps
@@ -14,6 +15,7 @@ from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import DecodeConfig
 from slipstream.shared.ids import LeaseId, WorkerId
 from slipstream.shared.model.vocabulary import open_vocabulary
+from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.report_book import ReportBook
@@ -40,7 +42,7 @@ class DecodeParts:
 
 
 async def open_parts(
-    config: DecodeConfig, bus: Bus, tracer: Tracer, worker: tuple[WorkerId, int]
+    config: DecodeConfig, bus: Bus, tracer: Tracer, worker: tuple[WorkerId, int], meter: Meter
 ) -> DecodeParts:
     """Map the arena, load the model and wire the parts."""
     holder: list[DecodeJobs] = []
@@ -54,6 +56,7 @@ async def open_parts(
     # Tokens have a connection of their own: a burst of them must not delay a cancel.
     token_bus = await NatsBus.connect(config.nats_url, f"{worker[0]}-tokens")
     book = ReportBook()
+    metrics = DecodeMetrics(meter)
     grants = BlockGrants(bus, host.host_id, worker, config.num_granted_blocks)
     reporter = Reporter(bus, host.record("decode", worker, config.num_seats), book)
     drafts = _drafts(config, bus, host)
@@ -69,11 +72,13 @@ async def open_parts(
         worker,
         config.num_seats,
         reporter.changed,
+        metrics,
     )
     holder.append(jobs)
     pace = Pace(config.token_budget, config.step_stretch, config.prompt_step_ms / 1000)
-    steps = DecodeSteps(host, grants, drafts, pace, jobs.progress, jobs.preempted)
+    steps = DecodeSteps(host, grants, drafts, pace, metrics, jobs.progress, jobs.preempted)
     jobs.steps = steps
+    metrics.watch(jobs.sequences, lambda: host.engine.busy_s)
     return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter)
 
 

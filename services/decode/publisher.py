@@ -53,11 +53,17 @@ class StreamPublisher:
             if frame is not None:
                 await self._send_frame(sequence, frame)
 
-    async def finish(self, sequence: DecodeSequence, answer: Finished | Completion) -> None:
-        """Send the ending and keep the stream for readers that resume."""
+    async def finish(
+        self, sequence: DecodeSequence, answer: Finished | Completion
+    ) -> Failed | None:
+        """
+        Send the ending and keep the stream for readers that resume.
+
+        Return what was sent in its place, if it could not be.
+        """
         try:
             await self.progress(sequence)
-            await self._send(sequence.job.reply, answer)
+            return await self._send(sequence.job.reply, answer)
         finally:
             self._close(sequence, sequence.log)
 
@@ -133,7 +139,9 @@ class StreamPublisher:
             reply=f"{self._probe_inbox}.{request_id}" if is_probe else "",
         )
 
-    async def _send(self, reply: ReplyTarget, answer: Finished | Completion | Failed) -> None:
+    async def _send(
+        self, reply: ReplyTarget, answer: Finished | Completion | Failed
+    ) -> Failed | None:
         try:
             await self._bus.publish(reply.subject, encode(answer, reply.encoding))
         except MessageTooLargeError as error:
@@ -144,6 +152,8 @@ class StreamPublisher:
                 request_id=answer.request_id,
             )
             await self._bus.publish(reply.subject, encode(failed, reply.encoding))
+            return failed
+        return None
 
     async def _nobody_listens(self, message: Incoming) -> None:
         request_id = RequestId(last_token(message.subject))

@@ -18,6 +18,11 @@ from slipstream.shared.worker.report_book import Attempt
 _MAX_DRAFT_PAUSE = 32  # steps
 
 
+def num_tested(num_drafted: int, num_accepted: int) -> int:
+    """Return how many drafts the target saw: none of what follows the first rejection."""
+    return min(num_drafted, num_accepted + 1)
+
+
 @dataclass(slots=True)
 class DraftCounts:
     """What drafting brought, and when it is tried again."""
@@ -29,9 +34,9 @@ class DraftCounts:
     num_pause_steps: int = 0
 
     def count(self, num_drafted: int, num_accepted: int) -> None:
-        """Count one verified proposal; what follows the first rejection was never tested."""
+        """Count one verified proposal."""
         self.num_drafted += num_drafted
-        self.num_tested += min(num_drafted, num_accepted + 1)
+        self.num_tested += num_tested(num_drafted, num_accepted)
         self.num_accepted += num_accepted
         if num_accepted:
             self.num_failures = 0

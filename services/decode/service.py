@@ -15,6 +15,7 @@ from slipstream.shared.messages.generate import Cancel, Resume
 from slipstream.shared.messages.jobs import DecodeJob
 from slipstream.shared.messages.reports import ReportRequest, WorkerReport
 from slipstream.shared.telemetry.context import extract
+from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.reporter import new_epoch
 
@@ -24,11 +25,14 @@ class DecodeService:
 
     role: Role = "decode"
 
-    def __init__(self, config: DecodeConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId) -> None:
+    def __init__(
+        self, config: DecodeConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId, meter: Meter
+    ) -> None:
         self.worker_id = worker_id
         self._config = config
         self._bus = bus
         self._tracer = tracer
+        self._meter = meter
         self._epoch = new_epoch()
         self._tasks: list[asyncio.Task[None]] = []
         self._parts: DecodeParts | None = None
@@ -36,7 +40,7 @@ class DecodeService:
     async def start(self) -> None:
         """Map the arena, load the model, listen, report."""
         worker = (self.worker_id, self._epoch)
-        parts = await open_parts(self._config, self._bus, self._tracer, worker)
+        parts = await open_parts(self._config, self._bus, self._tracer, worker, self._meter)
         self._parts = parts
         await parts.publisher.start()
         await serve(self._bus, DECODE.subject(worker_id=self.worker_id), DECODE, self._answer)

@@ -9,6 +9,7 @@ import structlog
 from slipstream.services.decode.batch import Part, Proposals, apply, plan, sample
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
+from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.preemption import may_return, rank, victim
 from slipstream.services.decode.sequence import DecodeSequence
@@ -34,6 +35,7 @@ class DecodeSteps:
         grants: BlockGrants,
         drafts: DraftClient | None,
         pace: Pace,
+        metrics: DecodeMetrics,
         on_progress: Callable[[DecodeSequence], None],
         on_preempted: Callable[[DecodeSequence], None],
     ) -> None:
@@ -41,6 +43,7 @@ class DecodeSteps:
         self._grants = grants
         self._drafts = drafts
         self._pace = pace
+        self._metrics = metrics
         self._on_progress = on_progress
         self._on_preempted = on_preempted
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
@@ -56,6 +59,7 @@ class DecodeSteps:
         if sequence in self._preempted:
             self._preempted.remove(sequence)
         self._grants.prepare()
+        self._metrics.steps.work.start()
         self._work.set()
 
     def released(self) -> None:
@@ -122,6 +126,7 @@ class DecodeSteps:
             if part.sequence.error is None:
                 apply(part)
             self._on_progress(part.sequence)
+        self._metrics.stepped(parts)
 
     def _compute(self, parts: Sequence[Part]) -> None:
         """Run on the engine's thread."""
@@ -185,6 +190,7 @@ class DecodeSteps:
         """Give a sequence's blocks back; its KV is recomputed when there is room again."""
         job = sequence.job
         log.info("preempted", **request_fields(job.request_id, job.root_span), attempt=job.attempt)
+        self._metrics.preempted()
         self._sequences.remove(sequence)
         self._preempted.append(sequence)
         self._num_releasing += 1
@@ -204,4 +210,5 @@ class DecodeSteps:
                 sequence.retired.set()
         self._sequences = [each for each in self._sequences if not each.is_over]
         if not self._sequences:
+            self._metrics.steps.work.stop()
             self._work.clear()

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from slipstream.services.draft.metrics import DraftMetrics
 from slipstream.services.draft.proposer import Proposer
 from slipstream.services.draft.spans import DraftSpans
 from slipstream.shared.bus.bus import Bus, Incoming
@@ -14,6 +15,7 @@ from slipstream.shared.messages.common import PROTOCOL_VERSION, Accepted, Role
 from slipstream.shared.messages.draft import DraftClose, DraftJob, DraftOpen
 from slipstream.shared.messages.reports import ReportRequest, WorkerRecord
 from slipstream.shared.telemetry.context import extract
+from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.version import VERSION
 from slipstream.shared.worker.report_book import ReportBook
@@ -25,10 +27,13 @@ class DraftService:
 
     role: Role = "draft"
 
-    def __init__(self, config: DraftConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId) -> None:
+    def __init__(
+        self, config: DraftConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId, meter: Meter
+    ) -> None:
         self.worker_id = worker_id
         self._bus = bus
         self._proposer = Proposer(config.min_ngram, config.max_ngram, config.max_num_sequences)
+        self._metrics = DraftMetrics(meter, self._proposer)
         self._spans = DraftSpans(tracer, worker_id, config.max_num_sequences)
         record = WorkerRecord(
             worker_id=worker_id,
@@ -58,7 +63,9 @@ class DraftService:
     async def _answer(self, message: Any, incoming: Incoming) -> Any:  # Any: the topic's unions
         match message:
             case DraftJob():
-                return self._proposer.propose(message)
+                answer = self._proposer.propose(message)
+                self._metrics.offered(answer)
+                return answer
             case DraftOpen():
                 self._spans.open(message, extract(incoming.headers))
                 self._proposer.open(message)

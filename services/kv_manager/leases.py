@@ -219,6 +219,10 @@ class LeaseBook:
         """Leases alive."""
         return len(self._leases)
 
+    def oldest_lease_s(self, now: float) -> float:
+        """Return how long the oldest lease has lived, renewed or not; 0 when there is none."""
+        return max((now - lease.since for lease in self._leases.values()), default=0.0)
+
     def summaries(self, now: float) -> list[LeaseSummary]:
         """Describe every lease."""
         return [
@@ -270,6 +274,7 @@ class LeaseBook:
             holder=(message.worker_id, message.worker_epoch),
             block_ids=[*cached.block_ids, *fresh],
             expires_at=now + self.lease_s,
+            since=now,
             num_committed=len(cached.block_ids),
             num_cached=len(cached.block_ids),
             prefix=cached.end,

@@ -46,6 +46,7 @@ class BlockPool:
         self.index = index
         self._states = [BlockState.FREE] * (num_blocks + 1)
         self._ref_counts = [0] * (num_blocks + 1)  # leases that hold a committed block
+        self._counts = dict.fromkeys(BlockState, 0) | {BlockState.FREE: num_blocks}
         self._free = deque(range(NULL_BLOCK + 1, num_blocks + 1))
         self._cached: OrderedDict[int, None] = OrderedDict()
 
@@ -81,7 +82,7 @@ class BlockPool:
         for block_id in taken:
             # A generation can't fence memory, but whoever reads checks it.
             self.generations[block_id] = self.generations[block_id] % _MAX_GENERATION + 1
-            self._states[block_id] = state
+            self._set(block_id, state)
         return taken
 
     def move(self, block_ids: Iterable[int], state: BlockState) -> None:
@@ -89,7 +90,7 @@ class BlockPool:
         for block_id in block_ids:
             assert self._states[block_id] is not BlockState.FREE, f"block {block_id} is free"
             assert not self._is_shared(block_id), f"block {block_id} is read-only"
-            self._states[block_id] = state
+            self._set(block_id, state)
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Give back blocks that one owner had, the last first."""
@@ -103,7 +104,7 @@ class BlockPool:
         for block_id in block_ids:
             state = self._states[block_id]
             assert state is BlockState.LEASED, f"block {block_id} is {state.value}, not leased"
-            self._states[block_id] = BlockState.COMMITTED
+            self._set(block_id, BlockState.COMMITTED)
             self._ref_counts[block_id] = 1
 
     def hold(self, block_ids: Iterable[int]) -> None:
@@ -111,7 +112,7 @@ class BlockPool:
         for block_id in block_ids:
             assert self._is_shared(block_id), f"block {block_id} can't be shared"
             self._cached.pop(block_id, None)
-            self._states[block_id] = BlockState.COMMITTED
+            self._set(block_id, BlockState.COMMITTED)
             self._ref_counts[block_id] += 1
 
     def let_go(self, block_ids: Sequence[int]) -> None:
@@ -135,14 +136,16 @@ class BlockPool:
         return 0 < block_id <= self.num_blocks and self.generations[block_id] == generation
 
     def counts(self) -> dict[BlockState, int]:
-        """Return how many blocks are in each state."""
-        counted = Counter(self._states[NULL_BLOCK + 1 :])
-        return {state: counted[state] for state in BlockState}
+        """Return how many blocks are in each state, in a time that doesn't grow with the pool."""
+        return dict(self._counts)
 
     def problems(self) -> list[str]:
         """Return what contradicts itself; empty when the books are right."""
         found = self.index.problems()
         counts = self.counts()
+        counted = Counter(self._states[NULL_BLOCK + 1 :])
+        if any(counted[state] != number for state, number in counts.items()):
+            found.append("blocks were counted wrong by state")
         if counts[BlockState.FREE] != len(self._free):
             found.append(f"{len(self._free)} blocks queue as free, the states say otherwise")
         if len(set(self._free)) != len(self._free):
@@ -178,12 +181,12 @@ class BlockPool:
         return self._states[block_id] in (BlockState.COMMITTED, BlockState.CACHED)
 
     def _free_one(self, block_id: int) -> None:
-        self._states[block_id] = BlockState.FREE
+        self._set(block_id, BlockState.FREE)
         self._free.append(block_id)
 
     def _cache_or_free(self, block_id: int) -> None:
         if block_id in self.index:
-            self._states[block_id] = BlockState.CACHED
+            self._set(block_id, BlockState.CACHED)
             self._cached[block_id] = None
         else:
             self._free_one(block_id)
@@ -212,3 +215,8 @@ class BlockPool:
             if removed in self._cached:
                 del self._cached[removed]
                 self._free_one(removed)
+
+    def _set(self, block_id: int, state: BlockState) -> None:
+        self._counts[self._states[block_id]] -= 1
+        self._counts[state] += 1
+        self._states[block_id] = state

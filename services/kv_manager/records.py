@@ -18,6 +18,7 @@ class HeldLease:
     holder: Holder
     block_ids: list[int]
     expires_at: float
+    since: float
     num_committed: int = 0  # block_ids[:num_committed] are COMMITTED, the rest LEASED
     num_cached: int = 0  # block_ids[:num_cached] were found when the lease began
     prefix: Prefix | None = None  # what the next block comes after; None: no more are findable

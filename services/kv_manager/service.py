@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 
 from slipstream.services.kv_manager.host import Host
+from slipstream.services.kv_manager.metrics import watch_book
 from slipstream.services.kv_manager.verbs import num_blocks_of
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
@@ -18,6 +19,7 @@ from slipstream.shared.messages.common import PROTOCOL_VERSION, Role
 from slipstream.shared.messages.kv import Adopt, KvRefused, KvRequest, Lease, Release
 from slipstream.shared.messages.reports import WorkerRecord
 from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import SpanKind, Tracer, extract
 from slipstream.shared.version import VERSION
 from slipstream.shared.worker.report_book import ReportBook
@@ -33,17 +35,21 @@ class KvService:
 
     role: Role = "kv"
 
-    def __init__(self, config: KvConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId) -> None:
+    def __init__(
+        self, config: KvConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId, meter: Meter
+    ) -> None:
         self.worker_id = worker_id
         self._config = config
         self._bus = bus
         self._tracer = tracer
+        self._meter = meter
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Make the arena, let workers in, listen."""
         self.host = await Host.open(self._config)
         host = self.host
+        watch_book(self._meter, host.book)
         for verb in MANAGER_VERBS:
             await serve(self._bus, KV.subject(host_id=host.host_id, verb=verb), KV, self._answer)
         record = WorkerRecord(

@@ -70,7 +70,6 @@ class KvVerbs:
     def _audit(self, message: Audit, now: float) -> Audited:
         counts = self._book.pool.counts()
         leases = self._book.summaries(now)
-        oldest = max((self._book.lease_s * 1000 - each.remaining_ms for each in leases), default=0)
         return Audited(
             host_id=self._host_id,
             epoch=self._epoch,
@@ -84,7 +83,7 @@ class KvVerbs:
             num_indexed=len(self._book.prefixes.index),
             num_leases=len(leases),
             num_late_messages=self._book.num_late_messages,
-            oldest_lease_ms=int(oldest),
+            oldest_lease_ms=int(self._book.oldest_lease_s(now) * 1000),
             problems=self._book.check_integrity(),
             leases=leases if message.with_leases else [],
         )

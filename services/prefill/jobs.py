@@ -65,6 +65,11 @@ class PrefillJobs:
         """Jobs held."""
         return len(self._tasks)
 
+    @property
+    def num_leased(self) -> int:
+        """Jobs that hold KV blocks."""
+        return len(self._sequences)
+
     def accept(self, job: PrefillJob, context: SpanContext | None) -> Accepted | Rejected:
         """Answer before any work; a repeat is answered like the first."""
         attempt = (job.request_id, job.attempt)

@@ -3,23 +3,21 @@
 import asyncio
 from typing import Any
 
-from slipstream.services.prefill.jobs import PrefillJobs
-from slipstream.services.prefill.steps import PrefillSteps
+from slipstream.services.prefill.parts import PrefillParts, open_parts
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
 from slipstream.shared.bus.subjects import PREFILL
 from slipstream.shared.config import PrefillConfig
-from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.ids import WorkerId
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import Cancel
 from slipstream.shared.messages.jobs import PrefillJob
 from slipstream.shared.messages.reports import ReportRequest
 from slipstream.shared.telemetry.context import extract
+from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
-from slipstream.shared.worker.host import WorkerHost
-from slipstream.shared.worker.report_book import ReportBook
-from slipstream.shared.worker.reporter import Reporter, new_epoch
+from slipstream.shared.worker.reporter import new_epoch
 
 
 class PrefillService:
@@ -28,40 +26,25 @@ class PrefillService:
     role: Role = "prefill"
 
     def __init__(
-        self, config: PrefillConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId
+        self, config: PrefillConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId, meter: Meter
     ) -> None:
         self.worker_id = worker_id
         self._config = config
         self._bus = bus
         self._tracer = tracer
+        self._meter = meter
         self._epoch = new_epoch()
         self._tasks: list[asyncio.Task[None]] = []
-        self._host: WorkerHost | None = None
-        self._jobs: PrefillJobs | None = None
-        self._reporter: Reporter | None = None
+        self._parts: PrefillParts | None = None
 
     async def start(self) -> None:
         """Map the arena, load the model, listen, report."""
         worker = (self.worker_id, self._epoch)
-        host = await WorkerHost.open(self._config, self._bus, worker, self._lease_lost)
-        self._host = host
-        book = ReportBook()
-        record = host.record(self.role, worker, self._config.num_seats)
-        self._reporter = Reporter(self._bus, record, book)
-        steps = PrefillSteps(host, self._config.token_budget, self._config.prompt_step_ms / 1000)
-        self._jobs = PrefillJobs(
-            self._bus,
-            self._tracer,
-            host,
-            steps,
-            book,
-            worker,
-            self._config.num_seats,
-            self._reporter.changed,
-        )
+        parts = await open_parts(self._config, self._bus, self._tracer, worker, self._meter)
+        self._parts = parts
         await serve(self._bus, PREFILL.subject(worker_id=self.worker_id), PREFILL, self._answer)
-        await self._reporter.start()
-        loops = (steps.run(), host.keeper.renew_loop(), host.link.wait_gone())
+        await parts.reporter.start()
+        loops = (parts.steps.run(), parts.host.keeper.renew_loop(), parts.host.link.wait_gone())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def wait(self) -> None:
@@ -72,27 +55,21 @@ class PrefillService:
 
     async def stop(self) -> None:
         """Drain: no new jobs, finish or give up the running ones, leave."""
-        if self._reporter is not None:
-            self._reporter.drain()
-        if self._jobs is not None:
-            await self._jobs.drain(self._config.drain_s)
-        if self._reporter is not None:
-            await self._reporter.stop()
+        parts = self._parts
+        if parts is not None:
+            parts.reporter.drain()
+            await parts.jobs.drain(self._config.drain_s)
+            await parts.reporter.stop()
         await cancel_all(self._tasks)
-        if self._host is not None:
-            await self._host.close()
+        if parts is not None:
+            await parts.host.close()
 
     async def _answer(self, message: Any, incoming: Incoming) -> Any:  # Any: the topic's unions
-        assert self._jobs is not None, "listening starts after the jobs exist"
-        assert self._reporter is not None, "as above"
+        assert self._parts is not None, "listening starts after the parts exist"
         match message:
             case PrefillJob():
-                return self._jobs.accept(message, extract(incoming.headers))
+                return self._parts.jobs.accept(message, extract(incoming.headers))
             case Cancel():
-                return self._jobs.cancel(message)
+                return self._parts.jobs.cancel(message)
             case ReportRequest():
-                return self._reporter.report(is_full=True)
-
-    def _lease_lost(self, lease_id: LeaseId) -> None:
-        if self._jobs is not None:
-            self._jobs.lease_lost(lease_id)
+                return self._parts.reporter.report(is_full=True)

@@ -14,6 +14,7 @@ from slipstream.shared.worker.chunks import PromptBudget
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams, num_pairs
+from slipstream.shared.worker.step_metrics import StepMetrics
 
 log = structlog.get_logger()
 
@@ -24,8 +25,11 @@ LEASE_MARGIN_S = 2.0
 class PrefillSteps:
     """Owns the sequences being computed; `add` one and wait for its `progress`."""
 
-    def __init__(self, host: WorkerHost, token_budget: int, max_step_s: float) -> None:
+    def __init__(
+        self, host: WorkerHost, token_budget: int, max_step_s: float, metrics: StepMetrics
+    ) -> None:
         self._host = host
+        self._metrics = metrics
         self._cost = StepCost()
         self._budget = PromptBudget(token_budget, max_step_s, self._cost)
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
@@ -35,6 +39,7 @@ class PrefillSteps:
     def add(self, sequence: PrefillSequence) -> None:
         """Take a sequence into the next step."""
         self._sequences.append(sequence)
+        self._metrics.work.start()
         self._work.set()
 
     async def run(self) -> None:
@@ -56,7 +61,9 @@ class PrefillSteps:
             log.exception("step_failed", num_sequences=len(chunks))
             for chunk in chunks:
                 chunk.sequence.error = error
+        self._metrics.stepped(len(chunks))
         for chunk in chunks:
+            self._metrics.row_failed(chunk.sequence.error)
             chunk.sequence.progress.set()
 
     def _compute(self, chunks: Sequence[Chunk]) -> None:
@@ -110,4 +117,5 @@ class PrefillSteps:
                 sequence.progress.set()
         self._sequences = [sequence for sequence in self._sequences if not sequence.is_retired]
         if not self._sequences:
+            self._metrics.work.stop()
             self._work.clear()

@@ -13,6 +13,7 @@ from slipstream.services.scheduler import placement
 from slipstream.services.scheduler.answers import Answers, Refusal
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.queue import WaitingQueue
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.config import SchedulerConfig
@@ -59,6 +60,7 @@ class Desk:
         answers: Answers,
         dispatcher: Dispatcher,
         block_size: int,
+        metrics: SchedulerMetrics,
     ) -> None:
         self._block_size = block_size
         self._config = config
@@ -66,6 +68,7 @@ class Desk:
         self._fleet = fleet
         self._answers = answers
         self._dispatcher = dispatcher
+        self._metrics = metrics
         self.queue = WaitingQueue(config.max_num_waiting, config.max_waiting_bytes)
         self.records: dict[RequestId, RequestRecord] = {}
         self._closed: OrderedDict[RequestId, WorkerId | None] = OrderedDict()
@@ -118,6 +121,9 @@ class Desk:
         record = self.records.get(ended.request_id)
         if record is None or ended.attempt > record.attempt:
             return
+        if ended.attempt < record.attempt and ended.attempt not in record.late_attempts:
+            record.late_attempts.add(ended.attempt)
+            self._metrics.was_late()
         if ended.was_answered:
             # Of an older attempt: its client needs no second ending.
             if ended.attempt == record.attempt or await self._let_go(record):
@@ -163,6 +169,7 @@ class Desk:
             return
         self._close(record, None, refusal)
         await self._answers.fail(record, refusal)
+        self._metrics.failed(refusal.code)
 
     async def give_up(self, record: RequestRecord, refusal: Refusal) -> None:
         """End a request that may still run somewhere: its workers let go, then it is answered."""
@@ -246,6 +253,8 @@ class Desk:
         record.is_leaving = False
         record.num_unmentioned = 0
         record.queue_ms = record.elapsed_ms
+        if record.attempt == 1:
+            self._metrics.placed(record.queue_ms / 1000)
         self._fleet.assign((choice.decode_worker_id, choice.prefill_worker_id))
         record.attempt_span = self._tracer.start(
             names.SPAN_ATTEMPT,

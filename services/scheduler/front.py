@@ -13,6 +13,7 @@ from slipstream.services.scheduler.choices import ChoiceGroup, choice_id, choice
 from slipstream.services.scheduler.desk import RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
@@ -47,6 +48,7 @@ class Front:
         answers: Answers,
         desk: Desk,
         watch: Watch,
+        metrics: SchedulerMetrics,
     ) -> None:
         self._choices = ChoiceDesk(bus, lambda request_id: desk.cancel(Cancel(request_id)))
         desk.on_closed = self._choices.closed
@@ -58,6 +60,7 @@ class Front:
         self._model = model
         self._admission = admission
         self._answers = answers
+        self._metrics = metrics
         self._num_admitting = 0
         self._num_bytes_admitting = 0
 
@@ -113,6 +116,7 @@ class Front:
                 trace_id=root.context.trace_id,
             )
             await self._answers.refuse(incoming, failed)
+            self._metrics.refused(failed.code)
 
     async def resume(self, message: Resume, encoding: Encoding) -> Failed | None:
         """Have a stream sent again: by its decode worker, or `Accepted` while it still waits."""
@@ -250,7 +254,9 @@ class Front:
         self.desk.open(record)
 
 
-async def open_front(config: SchedulerConfig, bus: Bus, tracer: Tracer) -> Front:
+async def open_front(
+    config: SchedulerConfig, bus: Bus, tracer: Tracer, metrics: SchedulerMetrics
+) -> Front:
     """Read the model's configuration and tokenizer, and wire the scheduler's parts."""
     model = await asyncio.to_thread(open_model, config)
     tokenizer = await asyncio.to_thread(Tokenizer, model.directory)
@@ -263,7 +269,8 @@ async def open_front(config: SchedulerConfig, bus: Bus, tracer: Tracer) -> Front
         answers,
         Dispatcher(bus, tracer, model.name),
         model.layout.block_size,
+        metrics,
     )
     watch = Watch(bus, fleet, desk, lambda: int(getattr(bus, "num_reconnects", 0)))
     admission = Admission(config, model.name, model.config, tokenizer)
-    return Front(bus, tracer, model.name, admission, answers, desk, watch)
+    return Front(bus, tracer, model.name, admission, answers, desk, watch, metrics)

@@ -36,6 +36,7 @@ class RequestRecord:
     unmentioned_at: float = 0.0  # when the first of them came
     queue_ms: float = 0.0
     avoid: set[WorkerId] = field(default_factory=set)  # workers that failed it
+    late_attempts: set[int] = field(default_factory=set)  # reported ended after they were replaced
 
     @property
     def elapsed_ms(self) -> float:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from slipstream.services.scheduler.front import Front, open_front
+from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
 from slipstream.shared.bus.subjects import (
@@ -21,6 +22,7 @@ from slipstream.shared.messages.codec import encoding_of
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import Cancel, Resume
 from slipstream.shared.messages.reports import WorkerReport
+from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 
 
@@ -30,19 +32,26 @@ class SchedulerService:
     role: Role = "scheduler"
 
     def __init__(
-        self, config: SchedulerConfig, bus: Bus, tracer: Tracer, worker_id: WorkerId
+        self,
+        config: SchedulerConfig,
+        bus: Bus,
+        tracer: Tracer,
+        worker_id: WorkerId,
+        meter: Meter,
     ) -> None:
         self.worker_id = worker_id
         self._config = config
         self._bus = bus
         self._tracer = tracer
+        self._metrics = SchedulerMetrics(meter)
         self._tasks: list[asyncio.Task[None]] = []
         self._front: Front | None = None
 
     async def start(self) -> None:
         """Read the model's tokenizer, listen."""
-        front = await open_front(self._config, self._bus, self._tracer)
+        front = await open_front(self._config, self._bus, self._tracer, self._metrics)
         self._front = front
+        self._metrics.watch(front.desk.records.values)
         await front.start()
         await serve(self._bus, REPORT.wildcard, REPORT, self._report)
         # Before the first request: who is not known yet can't be given one.

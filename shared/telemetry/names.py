@@ -1,11 +1,11 @@
-"""Every name that telemetry uses: services, spans, attributes, events.
+"""Every name that telemetry uses: services, spans, attributes, events, metrics.
 
 `messaging.*` and `gen_ai.*` follow the OpenTelemetry conventions. They are copied because those
 conventions still move and the constants of the Python package are marked deprecated. What the
 conventions have no word for is ours and begins with `slipstream.`.
 """
 
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 # Services: one role, one name. The client is whoever asked.
 SERVICE_SCHEDULER: Final = "slipstream-scheduler"
@@ -113,3 +113,189 @@ TRANSFER_NUM_BLOCKS: Final = "slipstream.transfer.num_blocks"
 IS_RESUMED: Final = "slipstream.is_resumed"  # ended by a successor under the same ids
 NUM_EVENTS_DROPPED: Final = "slipstream.num_events_dropped"
 NUM_LINKS_DROPPED: Final = "slipstream.num_links_dropped"
+
+
+class Metric(NamedTuple):
+    """A metric by the conventions of Prometheus: base units, the unit in the name."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    name: str
+    unit: str  # what one of it is
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()  # upper bounds, of a histogram
+
+
+# A small model takes a millisecond a token on a fast machine.
+_SECONDS: Final = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+)
+_SEQUENCES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
+
+# Requests. An ending is counted by the process that sends it, so that sums over all processes are
+# what clients were told.
+METRIC_REQUESTS: Final = Metric(
+    "gauge",
+    "slipstream_requests",
+    "requests",
+    "Requests that this process holds: waiting (at the scheduler for a worker, at a worker for KV"
+    " blocks), prefilling, running.",
+    ("role", "state"),
+)
+METRIC_QUEUE_AGE: Final = Metric(
+    "gauge",
+    "slipstream_queue_age_seconds",
+    "seconds",
+    "Age of the oldest request that waits for a worker; 0 when none does.",
+)
+METRIC_REFUSED: Final = Metric(
+    "counter",
+    "slipstream_refused_total",
+    "requests",
+    "Requests refused at the door, by the error code of the answer.",
+    ("reason",),
+)
+METRIC_FINISHED: Final = Metric(
+    "counter",
+    "slipstream_finished_total",
+    "requests",
+    "Requests ended by this process with an answer, by finish reason.",
+    ("reason",),
+)
+METRIC_FAILED: Final = Metric(
+    "counter",
+    "slipstream_failed_total",
+    "requests",
+    "Admitted requests ended by this process with an error, by its code.",
+    ("code",),
+)
+METRIC_LATE_COMPLETIONS: Final = Metric(
+    "counter",
+    "slipstream_late_completions_total",
+    "messages",
+    "Messages about leases or attempts that had ended already; ignored.",
+)
+
+# Tokens.
+METRIC_PROMPT_TOKENS: Final = Metric(
+    "counter",
+    "slipstream_prompt_tokens_total",
+    "tokens",
+    "Prompt tokens of requests that got their first token here.",
+)
+METRIC_CACHED_TOKENS: Final = Metric(
+    "counter",
+    "slipstream_cached_tokens_total",
+    "tokens",
+    "Those of the prompt tokens whose KV was in the prefix cache.",
+)
+METRIC_OUTPUT_TOKENS: Final = Metric(
+    "counter",
+    "slipstream_output_tokens_total",
+    "tokens",
+    "Output tokens generated.",
+)
+METRIC_DRAFT_TOKENS: Final = Metric(
+    "counter",
+    "slipstream_draft_tokens_total",
+    "tokens",
+    "Draft tokens: offered by a draft worker; proposed (came in time for a step); of these tested"
+    " by the target; of these accepted.",
+    ("outcome",),
+)
+METRIC_PREEMPTIONS: Final = Metric(
+    "counter",
+    "slipstream_preemptions_total",
+    "preemptions",
+    "Sequences that gave their KV blocks back and were computed again later.",
+)
+METRIC_NONFINITE_ROWS: Final = Metric(
+    "counter",
+    "slipstream_nonfinite_rows_total",
+    "rows",
+    "Rows of logits without a finite number, or with a NaN; each failed its request.",
+)
+
+# Times.
+METRIC_QUEUE_TIME: Final = Metric(
+    "histogram",
+    "slipstream_queue_time_seconds",
+    "seconds",
+    "Arrival of a request to its first placement.",
+    buckets=_SECONDS,
+)
+METRIC_TIME_TO_FIRST_TOKEN: Final = Metric(
+    "histogram",
+    "slipstream_time_to_first_token_seconds",
+    "seconds",
+    "Arrival of a request at the scheduler to its first token.",
+    buckets=_SECONDS,
+)
+METRIC_TIME_PER_OUTPUT_TOKEN: Final = Metric(
+    "histogram",
+    "slipstream_time_per_output_token_seconds",
+    "seconds",
+    "Mean time of a finished request's tokens after the first.",
+    buckets=_SECONDS,
+)
+
+# Steps of a worker's engine.
+METRIC_BATCH_SIZE: Final = Metric(
+    "histogram",
+    "slipstream_batch_size",
+    "sequences",
+    "Sequences in a step.",
+    buckets=_SEQUENCES,
+)
+METRIC_ENGINE_BUSY: Final = Metric(
+    "counter",
+    "slipstream_engine_busy_seconds_total",
+    "seconds",
+    "Time inside the engine's forward passes.",
+)
+METRIC_WORK_TIME: Final = Metric(
+    "counter",
+    "slipstream_work_seconds_total",
+    "seconds",
+    "Time during which there was a sequence to compute.",
+)
+
+# KV blocks.
+METRIC_KV_BLOCKS: Final = Metric(
+    "gauge",
+    "slipstream_kv_blocks",
+    "blocks",
+    "KV blocks of this host by state.",
+    ("state",),
+)
+METRIC_KV_POOL_BLOCKS: Final = Metric(
+    "gauge",
+    "slipstream_kv_pool_blocks",
+    "blocks",
+    "KV blocks of this host in all.",
+)
+METRIC_KV_LEASES: Final = Metric("gauge", "slipstream_kv_leases", "leases", "Leases alive.")
+METRIC_KV_LEASE_AGE: Final = Metric(
+    "gauge",
+    "slipstream_kv_lease_age_seconds",
+    "seconds",
+    "Age of the oldest lease; 0 when there is none.",
+)
+
+# The process itself. What else is called process_ comes with the Prometheus client.
+METRIC_PROCESS_SWAP: Final = Metric(
+    "gauge",
+    "process_swap_bytes",
+    "bytes",
+    "Memory of this process that is swapped out, beside process_resident_memory_bytes.",
+)
+METRIC_INFO: Final = Metric(
+    "gauge",
+    "slipstream_info",
+    "processes",
+    "Always 1; who this process is.",
+    ("role", "worker_id", "version"),
+)
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

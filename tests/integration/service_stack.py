@@ -33,6 +33,7 @@ from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled, Completion, Finished, TokenFrame
 from slipstream.shared.messages.kv import Audit, Audited
 from slipstream.shared.model.fake_runner import EOS_TOKEN_ID, next_token_id
+from slipstream.shared.telemetry.meter import NullMeter
 from slipstream.shared.telemetry.tracing import Tracer
 
 # Any: the services' common protocol leaves out what tests look at.
@@ -98,7 +99,7 @@ class ServiceStack:
         worker_id = new_worker_id(role)
         bus = await NatsBus.connect(self._nats_url, worker_id)
         before = asyncio.all_tasks()
-        service = make(config_class(**options), bus, Tracer(), worker_id)
+        service = make(config_class(**options), bus, Tracer(), worker_id, NullMeter())
         await service.start()
         waiting = asyncio.create_task(service.wait())
         buses = [bus]
@@ -150,8 +151,7 @@ class ServiceStack:
         if process.role == "kv":
             await process.service.host.close()
         elif process.role in _ROLES_WITH_ARENA:
-            parts = process.service._parts.host if process.role == "decode" else None
-            await (parts or process.service._host).close()
+            await process.service._parts.host.close()
 
     async def stop(self) -> None:
         """Stop what lives, workers first."""
@@ -172,11 +172,8 @@ class ServiceStack:
 
 
 def _tasks_of(service: Any) -> list["asyncio.Task[Any]"]:  # Any: as above
-    jobs = getattr(service, "_jobs", None)
     parts = getattr(service, "_parts", None)
-    if parts is not None:
-        jobs = parts.jobs
-    return [*jobs._tasks.values()] if jobs is not None else []
+    return [*parts.jobs._tasks.values()] if parts is not None else []
 
 
 async def until(is_true: Callable[[], object], timeout_s: float = WAIT_S) -> None:

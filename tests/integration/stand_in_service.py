@@ -17,6 +17,7 @@ class StandIn:
     def __init__(self, role: Role) -> None:
         self.role: Role = role
         self.worker_id: WorkerId = new_worker_id(role)
+        self.metrics_url: str | None = None
 
     async def start(self) -> None:
         """Leave a file where the KV manager leaves its arena."""

@@ -27,12 +27,12 @@ async def test_a_repeat_of_a_finished_prefill_job_is_accepted_and_not_done_again
     assert isinstance(await hosted.send(job), Accepted)
     await until(lambda: hosted.answers)
     await hosted.until_free()
-    num_forwards = hosted.prefill._host.engine.runner.num_forwards
+    num_forwards = hosted.prefill._parts.host.engine.runner.num_forwards
 
     assert isinstance(await hosted.send(job), Accepted)
     assert (0, num_forwards) == (
-        hosted.prefill._jobs.num_running,
-        hosted.prefill._host.engine.runner.num_forwards,
+        hosted.prefill._parts.jobs.num_running,
+        hosted.prefill._parts.host.engine.runner.num_forwards,
     )
     assert hosted.ending("prefill", job.request_id).code is None
     await hosted.until_free()
@@ -44,7 +44,7 @@ async def test_jobs_that_cannot_be_taken_are_rejected_with_nothing_held(
     hosted: Hosted, role: str
 ) -> None:
     make = hosted.prefill_job if role == "prefill" else hosted.decode_job
-    jobs = hosted.prefill._jobs if role == "prefill" else hosted.decode._parts.jobs
+    jobs = hosted.prefill._parts.jobs if role == "prefill" else hosted.decode._parts.jobs
     cancelled = new_request_id()
     await hosted.cancel(role, cancelled)
     answers = [await hosted.send(make(model="other")), await hosted.send(make(cancelled))]
@@ -97,11 +97,11 @@ async def test_whole_blocks_are_committed_while_the_prompt_is_computed(hosted: H
 async def test_a_cancelled_prefill_stops_at_the_next_chunk(hosted: Hosted) -> None:
     job = hosted.prefill_job()
     await hosted.send(job)
-    await until(lambda: hosted.prefill._host.engine.runner.num_forwards > 1)
+    await until(lambda: hosted.prefill._parts.host.engine.runner.num_forwards > 1)
     await hosted.cancel("prefill", job.request_id)
 
     assert "cancelled" == (await hosted.until_ended("prefill", job.request_id)).code
-    assert hosted.prefill._host.engine.runner.num_forwards < 10
+    assert hosted.prefill._parts.host.engine.runner.num_forwards < 10
     assert hosted.ending("decode", job.request_id) is None
     await hosted.until_free()
 
@@ -122,7 +122,7 @@ async def test_a_forward_that_fails_ends_its_sequences_and_not_the_worker(
     def explode(_batch: Any) -> Any:
         raise RuntimeError("boom")
 
-    host = hosted.prefill._host if role == "prefill" else hosted.decode._parts.host
+    host = hosted.prefill._parts.host if role == "prefill" else hosted.decode._parts.host
     make = hosted.prefill_job if role == "prefill" else hosted.decode_job
     job = make()
     with monkeypatch.context() as patch:
@@ -141,7 +141,7 @@ async def test_a_stale_block_ends_its_own_sequence_alone(hosted: Hosted) -> None
     stale, sound = hosted.prefill_job(), hosted.prefill_job()
     await hosted.send(stale)
     await hosted.send(sound)
-    sequences = hosted.prefill._jobs._sequences
+    sequences = hosted.prefill._parts.jobs._sequences
     await until(lambda: all(each.num_computed_tokens for each in sequences.values()))
     await until(lambda: len(sequences) == 2)
     victim = sequences[stale.request_id, 1].leased.blocks.block_ids[4]
@@ -165,7 +165,7 @@ async def test_a_sequence_that_was_taken_and_never_adopted_comes_back(
 
     monkeypatch.setattr(prefill_jobs, "hand_over", accept)
     await hosted.send(hosted.prefill_job())
-    await until(lambda: hosted.prefill._host.keeper._held)
+    await until(lambda: hosted.prefill._parts.host.keeper._held)
 
     await hosted.until_free()
-    assert not hosted.prefill._host.keeper._held
+    assert not hosted.prefill._parts.host.keeper._held

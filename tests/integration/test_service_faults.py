@@ -70,7 +70,7 @@ async def in_phase(
 
 
 async def until_in_phase(phase: str, stack: ServiceStack, request_id: RequestId) -> None:
-    prefill = stack.one("prefill")._jobs
+    prefill = stack.one("prefill")._parts.jobs
     await until(lambda: request_id in stack.desk.records)
     record = stack.desk.records[request_id]
     match phase:
@@ -145,7 +145,7 @@ async def test_a_killed_prefill_worker_costs_another_attempt(
         for i in range(5)
     ]
     (prefill,) = stack.living("prefill")
-    await until(lambda: len(prefill.service._jobs._sequences) == 5)
+    await until(lambda: len(prefill.service._parts.jobs._sequences) == 5)
     await stack.kill(prefill)
     answers = await asyncio.gather(*asks)
 

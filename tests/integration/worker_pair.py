@@ -86,7 +86,7 @@ class Hosted:
 
     def ending(self, role: str, request_id: RequestId) -> Any:
         """Return how a worker says that an attempt ended, or None."""
-        jobs = self.prefill._jobs if role == "prefill" else self.decode._parts.jobs
+        jobs = self.prefill._parts.jobs if role == "prefill" else self.decode._parts.jobs
         found = jobs._book._ended.get((request_id, 1))
         return found[0] if found is not None else None
 

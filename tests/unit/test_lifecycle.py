@@ -30,6 +30,7 @@ structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 class Plain:
     role = "kv"
     worker_id = "kv-1"
+    metrics_url = "http://127.0.0.1:9/metrics"
 
     def __init__(self):
         self.trouble = sys.argv[1]
@@ -135,6 +136,7 @@ def test_status_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     assert second is not None
     assert "ready" == second.state
+    assert second.metrics_url is None
     assert [path] == list(path.parent.iterdir())
 
 

@@ -318,10 +318,11 @@ def test_the_summary_says_what_happened() -> None:
 
 
 def test_a_ready_stack_says_how_to_use_it() -> None:
-    shown = describe("nats://127.0.0.1:4222")
+    shown = describe("nats://127.0.0.1:4222", {"kv": "http://127.0.0.1:9301/metrics"})
 
     assert "slipstream generate --nats nats://127.0.0.1:4222" in shown
     assert "nats req" in shown
+    assert "http://127.0.0.1:9301/metrics (kv)" in shown
 
 
 def test_spans_go_to_our_receiver_and_from_there_to_the_users() -> None:

@@ -77,10 +77,11 @@ async def listen(bus: MemoryBus, inbox: str) -> Reader:
     return reader
 
 
-async def finish(publisher: StreamPublisher, sequence: DecodeSequence) -> None:
+async def finish(publisher: StreamPublisher, sequence: DecodeSequence) -> Failed | None:
     answer = sequence.log.finish(Ending("stop"), sequence.usage(), Timings(), "fake")
-    await publisher.finish(sequence, answer)
+    failed = await publisher.finish(sequence, answer)
     await publisher._bus.flush()
+    return failed
 
 
 async def resume(publisher: StreamPublisher, from_index: int = 0, **fields: Any) -> Failed | None:
@@ -122,10 +123,11 @@ async def test_an_answer_too_large_for_a_message_says_so(
     sequence.checker._max_tokens = 100_000
     publisher.open(sequence)
     say(sequence, "x" * 13_000)
-    await finish(publisher, sequence)
+    failed = await finish(publisher, sequence)
 
     (answer,) = client.messages
     assert isinstance(answer, Failed)
+    assert answer == failed, "whoever counts endings must know"
     assert ("message_too_large", True) == (answer.code, "stream: true" in answer.message)
 
 

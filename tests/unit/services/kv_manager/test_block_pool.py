@@ -32,6 +32,25 @@ def test_each_reuse_has_a_new_generation_and_zero_is_none() -> None:
     assert [2**32 - 1, 1, 2] == seen
 
 
+def test_blocks_are_counted_by_state_as_they_move() -> None:
+    pool = make_pool()
+    taken = pool.take(3, BlockState.GRANTED) or []
+    pool.move(taken[:2], BlockState.LEASED)
+    pool.commit(taken[:1])
+    pool.free(taken[2:])
+    counted = {state: number for state, number in pool.counts().items() if number}
+
+    assert {BlockState.FREE: 2, BlockState.LEASED: 1, BlockState.COMMITTED: 1} == counted
+    assert [] == pool.problems()
+
+
+def test_a_wrong_count_is_a_problem() -> None:
+    pool = make_pool()
+    pool._counts[BlockState.LEASED] += 1
+
+    assert ["blocks were counted wrong by state"] == pool.problems()
+
+
 def test_tails_are_reused_before_heads() -> None:
     pool = make_pool()
     taken = pool.take(4, BlockState.LEASED) or []

@@ -7,6 +7,7 @@ from slipstream.services.scheduler.answers import Answers
 from slipstream.services.scheduler.desk import Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.memory_bus import MemoryBus
@@ -14,6 +15,7 @@ from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 from slipstream.shared.telemetry.tracing import Tracer
 
 from .scheduler_samples import INBOX, Worker, held, make_config, make_record, make_report, until
@@ -31,6 +33,8 @@ class Office:
         self.answers: list[Any] = []
         self.num_reconnects = 0
         self._numbers: dict[str, int] = {}
+        self.meter = PrometheusMeter()
+        metrics = SchedulerMetrics(self.meter)
         tracer = Tracer()
         self.desk = Desk(
             make_config(**config),
@@ -39,7 +43,9 @@ class Office:
             Answers(self.bus, "fake"),
             Dispatcher(self.bus, tracer, "fake"),
             32,
+            metrics,
         )
+        metrics.watch(self.desk.records.values)
         self.watch = Watch(self.bus, self.fleet, self.desk, lambda: self.num_reconnects)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -73,6 +79,9 @@ class Office:
     @property
     def codes(self) -> list[str]:
         return [each.code for each in self.answers if isinstance(each, Failed)]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.meter.registry.get_sample_value(name, labels)
 
     def assert_empty(self) -> None:
         assert not self.desk.records

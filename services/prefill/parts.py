@@ -1,0 +1,46 @@
+"""The parts of a prefill worker, put together."""
+
+from dataclasses import dataclass
+
+from slipstream.services.prefill.jobs import PrefillJobs
+from slipstream.services.prefill.metrics import PrefillMetrics
+from slipstream.services.prefill.steps import PrefillSteps
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.config import PrefillConfig
+from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.telemetry.meter import Meter
+from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.report_book import ReportBook
+from slipstream.shared.worker.reporter import Reporter
+
+
+@dataclass
+class PrefillParts:
+    """Everything a prefill worker is made of."""
+
+    host: WorkerHost
+    jobs: PrefillJobs
+    steps: PrefillSteps
+    reporter: Reporter
+
+
+async def open_parts(
+    config: PrefillConfig, bus: Bus, tracer: Tracer, worker: tuple[WorkerId, int], meter: Meter
+) -> PrefillParts:
+    """Map the arena, load the model and wire the parts."""
+    holder: list[PrefillJobs] = []
+
+    def lease_lost(lease_id: LeaseId) -> None:
+        for jobs in holder:
+            jobs.lease_lost(lease_id)
+
+    host = await WorkerHost.open(config, bus, worker, lease_lost)
+    book = ReportBook()
+    metrics = PrefillMetrics(meter)
+    reporter = Reporter(bus, host.record("prefill", worker, config.num_seats), book)
+    steps = PrefillSteps(host, config.token_budget, config.prompt_step_ms / 1000, metrics.steps)
+    jobs = PrefillJobs(bus, tracer, host, steps, book, worker, config.num_seats, reporter.changed)
+    holder.append(jobs)
+    metrics.watch(jobs, host.engine)
+    return PrefillParts(host, jobs, steps, reporter)

@@ -1,0 +1,54 @@
+"""What the scheduler counts, and what it shows of its desk."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from slipstream.services.scheduler.records import RequestRecord
+from slipstream.shared.messages.common import Phase
+from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.meter import Meter, Readings
+
+_STATES: dict[Phase, str] = {"waiting": "waiting", "prefilling": "prefilling"}  # else running
+
+
+class SchedulerMetrics:
+    """The endings that it sends itself, how long requests waited, and those that it holds."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._queue_time = meter.histogram(names.METRIC_QUEUE_TIME)
+        self._refused = meter.counter(names.METRIC_REFUSED)
+        self._failed = meter.counter(names.METRIC_FAILED)
+        self._late = meter.counter(names.METRIC_LATE_COMPLETIONS)
+
+    def placed(self, queue_s: float) -> None:
+        """Count a request's first placement."""
+        self._queue_time.record(queue_s)
+
+    def refused(self, reason: str) -> None:
+        """Count a refusal at the door."""
+        self._refused.add(reason)
+
+    def failed(self, code: str) -> None:
+        """Count an admitted request that the scheduler ended."""
+        self._failed.add(code)
+
+    def was_late(self) -> None:
+        """Count a report of an ending that no longer matters."""
+        self._late.add()
+
+    def watch(self, records: Callable[[], Iterable[RequestRecord]]) -> None:
+        """Show the requests that are held, by state, and how long the oldest has waited."""
+        self._meter.watch(names.METRIC_REQUESTS, lambda: _requests(records()))
+        self._meter.watch(names.METRIC_QUEUE_AGE, lambda: _queue_age(records()))
+
+
+def _requests(records: Iterable[RequestRecord]) -> Readings:
+    counted = Counter(_STATES.get(record.phase, "running") for record in records)
+    states = ("waiting", "prefilling", "running")
+    return {("scheduler", state): counted[state] for state in states}
+
+
+def _queue_age(records: Iterable[RequestRecord]) -> Readings:
+    waiting = (record.elapsed_ms for record in records if record.phase == "waiting")
+    return {(): max(waiting, default=0.0) / 1000}

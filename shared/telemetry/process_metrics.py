@@ -1,0 +1,57 @@
+"""The metrics of a process: its meter, and the endpoint where there is one."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import structlog
+
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.common import Role
+from slipstream.shared.process_memory import swapped_bytes
+from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.meter import Meter, NullMeter, Readings
+from slipstream.shared.telemetry.metrics_endpoint import MetricsEndpoint
+from slipstream.shared.version import VERSION
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class ProcessMetrics:
+    """Without an endpoint nothing is counted."""
+
+    meter: Meter
+    endpoint: MetricsEndpoint | None = None
+
+    @classmethod
+    async def open(cls, role: Role, worker_id: WorkerId, host: str, port: int | None) -> Self:
+        """Serve metrics on a port, 0 for a free one; None for none. Raises ConfigurationError."""
+        if port is None:
+            return cls(NullMeter())
+        # Imported here: it takes two megabytes, which no other process shall hold.
+        from slipstream.shared.telemetry.prometheus_meter import (  # noqa: PLC0415
+            CONTENT_TYPE,
+            PrometheusMeter,
+        )
+
+        meter = PrometheusMeter()
+        meter.watch(names.METRIC_INFO, lambda: {(role, worker_id, VERSION): 1})
+        meter.watch(names.METRIC_PROCESS_SWAP, _read_swap)
+        endpoint = await MetricsEndpoint.open(meter.render, CONTENT_TYPE, host, port)
+        log.info("metrics_served", url=endpoint.url)
+        return cls(meter, endpoint)
+
+    @property
+    def url(self) -> str | None:
+        """Where they are read."""
+        return self.endpoint.url if self.endpoint is not None else None
+
+    async def close(self) -> None:
+        """Be read no more."""
+        if self.endpoint is not None:
+            await self.endpoint.close()
+
+
+def _read_swap() -> Readings:
+    num_bytes = swapped_bytes()
+    return {} if num_bytes is None else {(): num_bytes}
