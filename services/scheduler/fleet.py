@@ -94,8 +94,10 @@ class Fleet:
         ]
 
     def max_num_blocks(self) -> int | None:
-        """Return the size of the largest pool, or None while no KV manager has reported."""
-        return max((report.num_blocks for report in self._reports("kv")), default=None)
+        """Return the size of the largest pool, or None while nobody has told one."""
+        # A decode worker tells it too, and is known before anything is placed.
+        reports = [*self._reports("kv"), *self._reports("decode")]
+        return max((each.num_blocks for each in reports if each.num_blocks), default=None)
 
     def _free_blocks(self) -> dict[HostId, int]:
         return {

@@ -78,3 +78,12 @@ def test_a_worker_that_is_gone_is_forgotten() -> None:
     fleet.remove(D)
 
     assert (False, None, []) == (fleet.has(D), fleet.role(D), fleet.views("decode"))
+
+
+def test_a_decode_worker_tells_the_size_of_the_pool_before_the_manager_does() -> None:
+    """Else the first request of a new scheduler would be placed though it can never fit."""
+    fleet = Fleet()
+    assert fleet.max_num_blocks() is None
+    fleet.saw(make_report("d", "decode", num_blocks=6), 0)
+
+    assert 6 == fleet.max_num_blocks()
