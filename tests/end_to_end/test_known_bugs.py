@@ -85,7 +85,7 @@ TABLE = {
     "B47": Row(others=("test_b47_an_echoed_prompt_has_an_entry_a_token",)),
     "B49": Row(others=("test_b49_the_second_answer_is_the_first",)),
     "B51": Row(("test_endings.py",), later="issue 8: stream_options"),
-    "B52": Row(later=f"{_IN_WORK}: the prefix cache"),
+    "B52": Row(others=("test_b52_what_was_cached_is_told_streamed_and_plain",)),
     "B54": Row(("test_endings.py",), later=_OVER_HTTP),
     "B55": Row(later="issue 8: tools"),
     "B57": Row(
@@ -93,15 +93,20 @@ TABLE = {
     ),
     "B58": Row(("test_life.py",)),
     "B61": Row(("test_life.py",), later=_OVER_HTTP),
-    "B62": Row(("test_growth.py",), later=f"{_IN_WORK}: the prefix index"),
+    "B62": Row(
+        ("test_growth.py",),
+        ("test_b71_b62_cached_blocks_are_counted_once_and_bounded_by_the_pool",),
+    ),
     "B63": Row(("test_growth.py",)),
-    "B64": Row(later=f"{_IN_WORK}: the prefix cache"),
-    "B65": Row(later=f"{_IN_WORK}: the prefix cache"),
-    "B66": Row(later=f"{_IN_WORK}: the prefix cache"),
-    "B69": Row(later=f"{_IN_WORK}: the prefix cache"),
+    "B64": Row(others=("test_b64_colliding_hashes_share_nothing",)),
+    "B65": Row(others=("test_b65_a_prompt_that_is_cached_whole_still_computes_its_end",)),
+    "B66": Row(others=("test_b66_reuse_does_not_drift",)),
+    "B69": Row(others=("test_b69_no_prefix_is_found_under_another_salt",)),
     "B71": Row(
-        others=("test_two_hundred_mixed_requests_leave_no_block_leased",),
-        later=f"{_IN_WORK}: shared prefixes",
+        others=(
+            "test_two_hundred_mixed_requests_leave_no_block_leased",
+            "test_b71_b62_cached_blocks_are_counted_once_and_bounded_by_the_pool",
+        )
     ),
     "B72": Row(
         others=(
@@ -109,7 +114,7 @@ TABLE = {
             "test_weights_lose_more_than_the_kv_cache",
         )
     ),
-    "B74": Row(later=f"{_IN_WORK}: the prefix cache"),
+    "B74": Row(others=("test_b74_shared_prefixes_in_int8_beside_each_other",)),
     "B75": Row(("test_scheduling.py",)),
     "B76": Row(("test_scheduling.py",)),
     "B77": Row(("test_scheduling.py",)),
