@@ -99,9 +99,12 @@ class WorkerConfig(ServiceConfig):
     token_budget: int = 512  # rows of prompt a step may take
     # And so long may a step of prompts last: what a newcomer waits for its first chunk.
     prompt_step_ms: float = 100.0
+    nan_token_id: int | None = None  # in tests only: logits behind this token are no numbers
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.nan_token_id is not None and not self.is_test_mode:
+            raise ConfigurationError("--nan-token-id spoils answers: it needs --test-mode")
         _check_range("num_threads", self.num_threads, 0, 1024)
         _check_range("num_seats", self.num_seats, 1, 4096)
         _check_range("token_budget", self.token_budget, 1, 65_536)

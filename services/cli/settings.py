@@ -55,6 +55,7 @@ SETTINGS = {
     "is_sharing_cores": Setting("Share cores with the host's other workers.", name="share_cores"),
     "num_seats": Setting("Sequences held at once.", name="seats"),
     "token_budget": Setting("Rows of prompt a step may take."),
+    "nan_token_id": Setting("Spoil the logits behind this token; needs --test-mode."),
     "prompt_step_ms": Setting("Longest step of prompts alone: what a newcomer waits."),
     "step_stretch": Setting("Longest step with prompts, in steps of its streams alone."),
     "speculation": Setting("ngram, or off."),

@@ -7,6 +7,7 @@ from slipstream.shared.config import WorkerConfig
 from slipstream.shared.cores import num_cores
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.arena import Arena
+from slipstream.shared.model.faulty_runner import FaultyRunner
 from slipstream.shared.model.formats import native_gap
 from slipstream.shared.model.native_runner import NativeRunner
 from slipstream.shared.model.packed_weights import open_packed
@@ -20,6 +21,13 @@ CORE_LEDGER = "cores"  # beside the arena: its workers compute on the same cores
 
 def open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     """Load the weights and bind the engine to the arena. Blocks."""
+    runner = _open_runner(model, config, arena)
+    if config.nan_token_id is None:
+        return runner
+    return FaultyRunner(runner, config.nan_token_id)
+
+
+def _open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     if config.engine == "fake":
         return _fake_runner(model, config, arena)
     library = None if config.engine == "torch" else _library(model, config)

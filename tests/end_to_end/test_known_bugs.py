@@ -38,7 +38,6 @@ class Row:
     later: str = ""
 
 
-_IN_WORK = "issue 4, in work"
 _OVER_HTTP = "issue 8: the same over HTTP"
 
 TABLE = {
@@ -132,11 +131,11 @@ TABLE = {
     "B97": Row(("test_speculation.py",)),
     "B98": Row(("test_numerics.py",)),
     "B100": Row(
-        others=(
+        ("test_numerics.py",),
+        (
             "test_a_bad_row_is_one_bad_request",
             "test_a_row_that_is_not_finite_is_refused",
         ),
-        later=f"{_IN_WORK}: a NaN made on request",
     ),
     "B101": Row(
         others=("test_b101_logprobs_are_those_of_a_causal_forward_also_in_chunks_of_seven",)

@@ -116,6 +116,22 @@ def chunked_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.St
         yield up
 
 
+@pytest.fixture(scope="module")
+def spoiled_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
+    """The logits behind "!", which the fake engine never says, are no numbers."""
+    variables = {"SLIPSTREAM_NAN_TOKEN_ID": "0", "SLIPSTREAM_FAKE_STEP_MS": "3"}
+    with _running(
+        [*_FAKE, "--kv-memory", "1MiB"], variables, tmp_path_factory.mktemp("spoiled")
+    ) as up:
+        yield up
+
+
+@pytest.fixture
+async def spoiled(spoiled_stack: stack.Stack) -> AsyncIterator[client.Client]:
+    async with _asking(spoiled_stack) as asking:
+        yield asking
+
+
 @pytest.fixture
 async def roomy(roomy_stack: stack.Stack) -> AsyncIterator[client.Client]:
     async with _asking(roomy_stack) as asking:

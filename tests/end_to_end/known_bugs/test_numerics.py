@@ -49,3 +49,18 @@ async def test_b98_and_in_float32(float32: client.Client) -> None:
 @pytest.mark.parametrize("name", ["roomy", "float32"])
 async def test_b98_as_long_as_reported(name: str, request: pytest.FixtureRequest) -> None:
     await _check_alone_is_together(request.getfixturevalue(name), 64)
+
+
+@pytest.mark.parametrize("route", ["local", "remote"])
+async def test_b100_a_nan_ends_one_request_and_touches_no_other(
+    spoiled: client.Client, route: str
+) -> None:
+    healthy = {"temperature": 0, "max_tokens": 60, "ignore_eos": True, "logprobs": 1}
+    neighbour = {**healthy, "prompt": "the river runs to the sea", "route": route}
+    sick = {**healthy, "prompt": "something is wrong!", "route": route}
+    (alone,) = await recipes.alone(spoiled, [neighbour])
+
+    answers = await recipes.together(spoiled, [neighbour, sick, neighbour], _LONG_S)
+
+    assert [alone["choices"]] * 2 == [answers[0]["choices"], answers[2]["choices"]]
+    assert ("failed", "non_finite_logits") == (answers[1]["type"], answers[1]["code"])
