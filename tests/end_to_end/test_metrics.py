@@ -222,7 +222,7 @@ def _check_endings(found: Scrape, answers: Answers) -> None:
 
 def _check_idle(found: Scrape) -> None:
     assert {} == found.by("state", "requests")
-    assert {"free", "granted"} >= set(found.by("state", "kv_blocks"))
+    assert {"free", "cached", "granted"} >= set(found.by("state", "kv_blocks"))
     assert _NUM_BLOCKS == found.total("kv_blocks") == found.total("kv_pool_blocks")
     for name in ("kv_leases", "kv_lease_age_seconds", "queue_age_seconds"):
         assert 0 == found.total(name), name

@@ -56,7 +56,7 @@ def _schema(schema: object) -> Request:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
-@pytest.fixture(scope="module", params=["float32", "int8"])
+@pytest.fixture(scope="module", params=[pytest.param("float32", marks=pytest.mark.slow), "int8"])
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[stack.Stack]:

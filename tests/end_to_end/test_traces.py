@@ -51,7 +51,7 @@ async def test_a_prompt_is_computed_by_one_worker_alone(
 ) -> None:
     """Of a handed over prompt decode computes no row: it reads the KV that prefill wrote."""
     # Several chunks of the default budget.
-    request = {"prompt": "word " * 1200, "max_tokens": 4, "route": route}
+    request = {"prompt": "word " * 1200, "max_tokens": 4, "route": route, "cache_salt": route}
 
     answer = await real_client.ask(request)
 

@@ -82,7 +82,7 @@ async def test_b77_a_short_prompt_passes_a_long_one(
 ) -> None:
     """The long prompt takes hundreds of steps, the short one's first token a few."""
     long_prompt = "l" * 4000
-    long = {**_GREEDY, "prompt": long_prompt, "max_tokens": 4, "route": route}
+    long = {**_GREEDY, "prompt": long_prompt, "max_tokens": 4, "route": route, "cache_salt": route}
     short = {**_GREEDY, "prompt": "short one.", "max_tokens": 4, "route": route}
     is_accepted = asyncio.Event()
     order: list[str] = []
