@@ -38,12 +38,17 @@ async def test_counters_say_what_clients_saw_and_gauges_return_to_zero(
         served = await _scrape_until(running, _is_idle)
         others = [*await _answered(asking), *await _unanswered(asking)]
         ended = await _scrape_until(running, lambda found: _is_idle(found) and _has_gone(found, 8))
+        await asyncio.sleep(0.1)
+        later = await scrape(running, _SERVICES)
 
     assert busy.total("kv_blocks", state="free") < _NUM_BLOCKS
     _check_tokens(served, stories)
     _check_times(served, stories)
     _check_endings(ended, [*stories, *others])
     _check_idle(ended)
+    for worker in ("prefill", "decode"):
+        work_s = [each.one(worker, "work_seconds_total") for each in (ended, later)]
+        assert work_s[0] == work_s[1], "time without work counts for nothing"
     assert 0 == running.stop()
 
 

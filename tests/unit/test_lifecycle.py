@@ -196,11 +196,14 @@ def test_signal_stops_a_service_in_order(start: Start, tmp_path: Path, number: i
     process = start(SERVICE, "none", str(path))
     started = next_line(process)
     is_ready = until(lambda: (status := read_status(path)) is not None and status.state == "ready")
+    ready = read_status(path)
     process.send_signal(number)
     said, _ = process.communicate(timeout=10)
 
     assert ("started", "stopping\nstopped\n") == (started, said)
     assert is_ready
+    assert ready is not None
+    assert "http://127.0.0.1:9/metrics" == ready.metrics_url
     assert 0 == process.returncode
     assert not path.exists()
 

@@ -159,7 +159,7 @@ _AS_VARIABLES = {
         ("kv", ["--kv-memory", "1GiB", "--kv-blocks", "9", "--test-mode", "--engine", "fake"]),
         ("prefill", ["--arena-dir", "/b", "--arena-dir", "/d", "--fake-step-ms", "3"]),
         ("scheduler", ["--route", "local", "--max-num-waiting", "5"]),
-        ("draft", ["--min-ngram", "3"]),
+        ("draft", ["--min-ngram", "3", "--metrics-port", "0", "--metrics-host", "0.0.0.0"]),
     ],
 )
 def test_a_service_reads_its_options_without_the_library_as_with_it(
@@ -200,6 +200,7 @@ def test_what_is_not_plain_is_left_to_the_library(arguments: list[str]) -> None:
         (["run", "--nonsense"], 2, "No such option"),
         (["scheduler", "--route", "sideways"], 2, "remote"),
         (["scheduler", "--engine", "fake"], 1, "--test-mode"),
+        (["draft", "--metrics-port", "65536"], 1, "--metrics-port is 65536"),
         (["decode", "--arena-dir", "/x", "--threads", "-1"], 1, "--num-threads is -1"),
         (["kv", "--arena-dir", "/x", "--kv-memory", "lots"], 1, "512MiB"),
         (["model", "pull", "no-such-model"], 1, "is no model"),

@@ -68,6 +68,28 @@ def test_the_prefix_cache_is_as_the_environment_says_unless_an_option_says_other
     assert ("1", "8") == tuple(map(changed.get, _CACHE_VARIABLES))
 
 
+@pytest.mark.parametrize(
+    ("port", "ports"),
+    [
+        (9300, ["9300", "9301", "9302", "9303", "9304", "9305"]),
+        (0, ["0"] * 6),
+        (None, [None] * 6),
+    ],
+)
+def test_each_service_has_a_port_of_its_own_for_metrics(
+    port: int | None, ports: list[str | None]
+) -> None:
+    specs = plan_services(settings(num_decode=2, metrics_port=port), RUN, URL, {})
+
+    assert ports == [spec.environment.get("SLIPSTREAM_METRICS_PORT") for spec in specs]
+
+
+def test_ports_for_metrics_must_all_exist() -> None:
+    assert 5 == settings(metrics_port=65_531).num_services
+    with pytest.raises(ConfigurationError, match="--metrics-port 65532 leaves no port"):
+        settings(metrics_port=65_532)
+
+
 def test_settings_that_can_not_work_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="--test-mode"):
         settings(engine="fake")

@@ -1,5 +1,7 @@
 """What is counted is what Prometheus reads, under the names that stand in one place."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +26,14 @@ def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric) -> None:
     assert sorted(set(metric.buckets)) == list(metric.buckets)
     assert metric.help.endswith(".")
     assert "\n" not in metric.help
+
+
+def test_every_metric_stands_in_the_operators_table() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+
+    assert [] == [
+        metric.name for metric in METRICS if f"| `{metric.name}` | {metric.kind}" not in text
+    ]
 
 
 def test_no_two_metrics_share_a_name() -> None:
