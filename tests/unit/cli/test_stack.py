@@ -10,6 +10,7 @@ from slipstream.shared.errors import ConfigurationError
 
 RUN = RunDirectory(Path("/dev/shm/slipstream-1/7"))
 URL = "nats://127.0.0.1:4222"
+_CACHE_VARIABLES = ("SLIPSTREAM_PREFIX_CACHE", "SLIPSTREAM_BLOCK_HASH_BITS")
 
 
 def settings(**changes: object) -> StackSettings:
@@ -57,8 +58,22 @@ def test_what_the_user_has_set_stays_unless_an_option_says_otherwise() -> None:
     assert ("2", "64MiB") == (changed["SLIPSTREAM_THREADS"], changed["SLIPSTREAM_KV_MEMORY"])
 
 
+def test_the_prefix_cache_is_as_the_environment_says_unless_an_option_says_otherwise() -> None:
+    environment = {"SLIPSTREAM_PREFIX_CACHE": "0"}
+    kept = plan_services(settings(), RUN, URL, environment)[1].environment
+    asked = settings(is_prefix_cache_on=True, block_hash_bits=8, is_test_mode=True)
+    changed = plan_services(asked, RUN, URL, environment)[1].environment
+
+    assert ("0", None) == tuple(map(kept.get, _CACHE_VARIABLES))
+    assert ("1", "8") == tuple(map(changed.get, _CACHE_VARIABLES))
+
+
 def test_settings_that_can_not_work_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="--test-mode"):
         settings(engine="fake")
     with pytest.raises(ConfigurationError, match="--prefill 1"):
         settings(route="remote", num_prefill=0)
+    with pytest.raises(ConfigurationError, match=r"--block-hash-bits 8 .* needs --test-mode"):
+        settings(block_hash_bits=8)
+    with pytest.raises(ConfigurationError, match=r"--block-hash-bits is 129.*\[0, 128\]"):
+        settings(block_hash_bits=129, is_test_mode=True)

@@ -12,7 +12,15 @@ from slipstream.shared.bus.endpoint import serve
 from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.bus.subjects import KV, MANAGER_VERBS
 from slipstream.shared.ids import HostId, LeaseId, RequestId, WorkerId
-from slipstream.shared.messages.kv import KvRefused, Release, Released, Renew, Renewed
+from slipstream.shared.messages.kv import (
+    Commit,
+    Committed,
+    KvRefused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+)
 from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.worker import lease_keeper
 from slipstream.shared.worker.lease_keeper import LeaseKeeper
@@ -43,7 +51,7 @@ class Manager:
             if self.during_renewal is not None:
                 self.during_renewal()
             return Renewed(lease_ms=30_000, lost=self.lost)
-        return Released()
+        return Committed(num_blocks=1) if isinstance(message, Commit) else Released()
 
     @property
     def releases(self) -> list[Release]:
@@ -168,6 +176,39 @@ async def test_a_release_is_repeated_until_it_is_answered(
 
     assert await keeper.release(LEASE, ATTEMPT)
     assert 4 == len(manager.releases)
+
+
+async def test_a_commit_brings_the_blocks_that_grew_in_and_so_does_the_next_renewal(
+    keeper: LeaseKeeper, manager: Manager
+) -> None:
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
+    keeper.grow(LEASE, [3], [1])
+    assert await keeper.commit(LEASE, 64, [5] * 32)
+    await keeper.renew()
+
+    committed, renewed = manager.heard
+    assert (64, [5] * 32, LEASE) == (committed.num_tokens, committed.token_ids, committed.lease_id)
+    assert ([3], [3]) == (committed.grown.block_ids, renewed.renewals[0].grown.block_ids)
+
+
+async def test_a_commit_is_to_be_told_again_only_if_nobody_answered(
+    keeper: LeaseKeeper, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def impatient(bus: Any, host_id: HostId, message: Any) -> Any:
+        return await call_kv(bus, host_id, message, timeout_s=0.02)
+
+    call_kv = lease_keeper.call_kv
+    monkeypatch.setattr(lease_keeper, "call_kv", impatient)
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
+    assert await keeper.commit(LeaseId("other"), 32, [5] * 32)
+    assert [] == manager.heard
+    manager.is_refusing = True
+    assert await keeper.commit(LEASE, 32, [5] * 32)
+    manager.is_silent = True
+    with capture_logs() as lines:
+        assert not await keeper.commit(LEASE, 32, [5] * 32)
+
+    check_logged(lines, "commit_unanswered")
 
 
 async def test_a_release_without_a_manager_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
