@@ -68,6 +68,7 @@ async def test_a_request_has_one_answer_on_every_path(connection: client.Client,
         "prompt": _PROMPT,
         "max_tokens": _NUM_TOKENS,
         "ignore_eos": True,
+        "cache_salt": name,
     }
     expected = client.token_ids_of(
         await connection.ask({**request, "route": "remote", "speculation": "off"})
@@ -79,12 +80,16 @@ async def test_a_request_has_one_answer_on_every_path(connection: client.Client,
         "local, drafted": {"route": "local"},
     }
     found = {
-        path: client.token_ids_of(await connection.ask({**request, **more}))
+        path: client.token_ids_of(
+            await connection.ask({**request, **more, "cache_salt": f"{name}, {path}"})
+        )
         for path, more in paths.items()
     }
+    # Under the salt of the first: what it computed is cached.
+    found["cached"] = client.token_ids_of(await connection.ask(request))
     for route in ("remote", "local"):
         answers = await asyncio.gather(
-            connection.ask({**request, "route": route}),
+            connection.ask({**request, "route": route, "cache_salt": f"{name}, {route}, among"}),
             *(connection.ask(_stranger(route, number)) for number in range(15)),
         )
         found[f"{route}, among strangers"] = client.token_ids_of(answers[0])

@@ -84,7 +84,7 @@ TABLE = {
     "B47": Row(others=("test_b47_an_echoed_prompt_has_an_entry_a_token",)),
     "B49": Row(others=("test_b49_the_second_answer_is_the_first",)),
     "B51": Row(("test_endings.py",), later="issue 8: stream_options"),
-    "B52": Row(others=("test_b52_what_was_cached_is_told_streamed_and_plain",)),
+    "B52": Row(others=("test_b52_usage_counts_what_was_cached_streamed_and_plain",)),
     "B54": Row(("test_endings.py",), later=_OVER_HTTP),
     "B55": Row(later="issue 8: tools"),
     "B57": Row(
@@ -94,17 +94,17 @@ TABLE = {
     "B61": Row(("test_life.py",), later=_OVER_HTTP),
     "B62": Row(
         ("test_growth.py",),
-        ("test_b71_b62_cached_blocks_are_counted_once_and_bounded_by_the_pool",),
+        ("test_b62_the_index_is_bounded_by_the_pool",),
     ),
     "B63": Row(("test_growth.py",)),
-    "B64": Row(others=("test_b64_colliding_hashes_share_nothing",)),
-    "B65": Row(others=("test_b65_a_prompt_that_is_cached_whole_still_computes_its_end",)),
-    "B66": Row(others=("test_b66_reuse_does_not_drift",)),
-    "B69": Row(others=("test_b69_no_prefix_is_found_under_another_salt",)),
+    "B64": Row(others=("test_b64_prompts_that_share_tokens_but_no_beginning_share_nothing",)),
+    "B65": Row(others=("test_b65_a_prompt_that_is_all_cached_is_answered_the_same",)),
+    "B66": Row(others=("test_b66_a_chat_asked_again_and_again_does_not_drift",)),
+    "B69": Row(others=("test_b69_a_salt_keeps_what_it_covers_to_itself",)),
     "B71": Row(
         others=(
             "test_two_hundred_mixed_requests_leave_no_block_leased",
-            "test_b71_b62_cached_blocks_are_counted_once_and_bounded_by_the_pool",
+            "test_b71_a_cache_far_too_small_gives_nobody_another_s_block",
         )
     ),
     "B72": Row(

@@ -50,8 +50,8 @@ async def test_a_prompt_is_computed_by_one_worker_alone(
     real_client: client.Client, trace_tap: tap.Tap, route: str
 ) -> None:
     """Of a handed over prompt decode computes no row: it reads the KV that prefill wrote."""
-    # Several chunks of the default budget.
-    request = {"prompt": "word " * 1200, "max_tokens": 4, "route": route, "cache_salt": route}
+    # Several chunks of the default budget, none of them cached by the other route.
+    request = {"prompt": f"{route}: " + "word " * 1200, "max_tokens": 4, "route": route}
 
     answer = await real_client.ask(request)
 
