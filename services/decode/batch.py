@@ -32,6 +32,13 @@ class Part:
     is_stream: bool = False  # it decodes; else it is a prompt, or a chunk of one
 
     @property
+    def num_sampled_rows(self) -> int:
+        """The last rows, from which tokens are chosen: of a prompt the one that ends it."""
+        if self.is_stream:
+            return self.rows.num_logit_rows
+        return int(self.rows.context_len == len(self.sequence.token_ids))
+
+    @property
     def num_drafts(self) -> tuple[int, int, int]:
         """Draft tokens that the step verified: proposed, tested, accepted."""
         num_proposed, num_accepted = len(self.draft_token_ids), len(self.sampled) - 1
@@ -112,20 +119,21 @@ def sample(parts: Sequence[Part], logits: Logits) -> None:
 
 
 def _sample_part(part: Part, logits: Logits, peaks: Sequence[Peak]) -> None:
-    num_scored = min(part.sequence.num_unscored_tokens, len(peaks))
-    part.prompt_logprobs = _score_prompt(part, logits[:num_scored], peaks)
-    if num_scored < len(peaks):
-        rows, of_rows = logits[num_scored:], peaks[num_scored:]
+    part.prompt_logprobs = _score_prompt(part, logits, peaks)
+    if num_rows := part.num_sampled_rows:
         sampler = part.sequence.sampler
         assert sampler is not None, "made before the first step"
+        rows, of_rows = logits[-num_rows:], peaks[-num_rows:]
         part.sampled = verify(sampler, rows, of_rows, part.draft_token_ids)
 
 
 def _score_prompt(part: Part, logits: Logits, peaks: Sequence[Peak]) -> list[TokenLogprobs]:
     """Return the logprobs of the prompt's tokens that follow the rows of a chunk."""
+    sequence = part.sequence
     first = part.rows.num_computed_tokens + 1
-    num_top = part.sequence.job.sampling.num_prompt_logprobs or 0
-    token_ids = part.sequence.token_ids[first : first + len(logits)]
+    # None of what was said already: output of earlier attempts may be computed with the prompt.
+    token_ids = sequence.token_ids[first : first + sequence.num_unscored_tokens]
+    num_top = sequence.job.sampling.num_prompt_logprobs or 0
     return [
         raw_logprobs(row, token_id, num_top, peak)
         for row, token_id, peak in zip(logits, token_ids, peaks, strict=False)

@@ -14,7 +14,7 @@ from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.fake_runner import FakeRunner, next_token_id
 from slipstream.shared.worker.chunks import PromptBudget
 
-from .decode_samples import make_sequence
+from .decode_samples import make_job, make_sequence
 
 LAYOUT = KvLayout(1, 1, 2, kind="fake")
 PROMPT = list(b"Ride behind me")
@@ -179,3 +179,19 @@ def test_a_bad_row_is_one_bad_request(broken: int) -> None:
     assert not failed.sampled
     assert expected == [part.sampled[0].token_id for part in parts]
     assert [None, None] == [part.error for part in parts]
+
+
+@pytest.mark.parametrize("budget", [3, 7, 14, 16, 512])
+def test_a_prompt_is_scored_once_and_what_was_said_already_never(budget: int) -> None:
+    """An attempt that goes on behind another's output computes both, maybe in one chunk."""
+    runner = make_runner()
+    said = continuation(PROMPT, 5)
+    job = make_job(PROMPT, output=said, num_prompt_logprobs=1, max_tokens=100)
+    sequence = make_sequence(PROMPT, job)
+    sequence.token_ids += said
+    sequence.block_ids = [1, 2]
+    while not sequence.log.token_ids:
+        step(runner, [sequence], budget=budget)
+
+    assert PROMPT[1:] == [each.token_id for each in sequence.prompt_logprobs]
+    assert continuation(PROMPT, 6)[5:] == sequence.log.token_ids
