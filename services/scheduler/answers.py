@@ -10,6 +10,7 @@ from slipstream.shared.bus.subjects import is_inbox
 from slipstream.shared.errors import InvalidRequestError, MessageTooLargeError, SlipstreamError
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Accepted, Failed
+from slipstream.shared.messages.generate import Completion
 from slipstream.shared.messages.jobs import Encoding
 
 log = structlog.get_logger()
@@ -64,6 +65,19 @@ class Answers:
         )
         await self._send(subject or record.reply.subject, accepted, record.reply.encoding)
 
+    async def answer(self, record: RequestRecord, answer: Completion | Failed) -> None:
+        """Send the one answer of a plain request, or say that no message can hold it."""
+        try:
+            await self._send(record.reply.subject, answer, record.reply.encoding)
+        except MessageTooLargeError as error:
+            await self.fail(
+                record,
+                Refusal(
+                    error.code,
+                    f"the answer is too large for one message ({error}); use stream: true",
+                ),
+            )
+
     async def fail(self, record: RequestRecord, refusal: Refusal) -> None:
         """Send the one ending of a request that nobody else will end."""
         failed = Failed(
@@ -77,5 +91,7 @@ class Answers:
         )
         await self._send(record.reply.subject, failed, record.reply.encoding)
 
-    async def _send(self, subject: str, message: Accepted | Failed, encoding: Encoding) -> None:
+    async def _send(
+        self, subject: str, message: Accepted | Completion | Failed, encoding: Encoding
+    ) -> None:
         await self._bus.publish(subject, encode(message, encoding))

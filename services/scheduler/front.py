@@ -1,7 +1,6 @@
 """Where messages of clients arrive: admit or refuse at once, resume."""
 
 import asyncio
-from dataclasses import replace
 
 import msgspec
 import structlog
@@ -9,7 +8,7 @@ import structlog
 from slipstream.services.scheduler.admission import Admission, AdmittedRequest
 from slipstream.services.scheduler.answers import Answers, failed_from
 from slipstream.services.scheduler.choice_desk import ChoiceDesk
-from slipstream.services.scheduler.choices import ChoiceGroup, choice_id, choice_seed
+from slipstream.services.scheduler.choices import choice_id
 from slipstream.services.scheduler.desk import RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.fleet import Fleet
@@ -50,7 +49,9 @@ class Front:
         watch: Watch,
         metrics: SchedulerMetrics,
     ) -> None:
-        self._choices = ChoiceDesk(bus, lambda request_id: desk.cancel(Cancel(request_id)))
+        self._choices = ChoiceDesk(
+            bus, tracer, answers, lambda request_id: desk.cancel(Cancel(request_id))
+        )
         desk.on_closed = self._choices.closed
         self.desk = desk
         self.watch = watch
@@ -70,12 +71,11 @@ class Front:
 
     async def cancel(self, message: Cancel) -> Cancelled:
         """End a request with all of its choices. Idempotent."""
-        answers = [
-            await self.desk.cancel(msgspec.structs.replace(message, request_id=request_id))
-            for request_id in self._choices.ids_of(message.request_id)
-        ]
-        if not answers:
+        request_ids = self._choices.ids_of(message.request_id)
+        if not request_ids:
             return await self.desk.cancel(message)
+        each = (msgspec.structs.replace(message, request_id=one) for one in request_ids)
+        answers = await asyncio.gather(*map(self.desk.cancel, each))
         phases = [answer.phase for answer in answers if answer.phase != "ended"]
         return Cancelled(request_id=message.request_id, phase=phases[0] if phases else "ended")
 
@@ -190,42 +190,12 @@ class Front:
             )
         if self.is_draining:
             return self._overload(0, root)
-        root.set(names.GEN_AI_REQUEST_MAX_TOKENS, request.sampling.max_tokens)
-        if request.num_choices > 1:
-            return await self._open_choices(incoming, request, root)
-        await self._open(incoming, request, root)
-        return None
-
-    async def _open_choices(
-        self, incoming: Incoming, request: AdmittedRequest, root: Span
-    ) -> Failed | None:
-        """Open a request a choice; a client that streams hears of the request's own id only."""
-        num_choices = request.num_choices
-        if not self.desk.queue.can_add(request.num_bytes, num_choices):
+        # Of `n` choices each counts; the request itself has been counted at the door.
+        if request.num_choices > 1 and not self.desk.queue.can_add(
+            request.num_bytes, request.num_choices
+        ):
             return self._overloaded(root)
-        whole = self._record(incoming, request, root)
-        group = ChoiceGroup(whole.request_id, request.sampling.seed, num_choices)
-        self._choices.open(group, whole.reply, root)
-        root.set(names.MESSAGING_CONVERSATION_ID, whole.request_id)
-        await self._answers.accept(whole)
-        for choice, request_id in enumerate(group.ids):
-            sampling = msgspec.structs.replace(
-                request.sampling, seed=choice_seed(request.sampling.seed, choice)
-            )
-            # The bytes that wait are there once.
-            num_bytes = request.num_bytes if choice == 0 else 0
-            span = self._tracer.start(names.SPAN_CHOICE, parent=root.context)
-            span.set(names.MESSAGING_CONVERSATION_ID, request_id)
-            record = RequestRecord(
-                request_id=request_id,
-                request=replace(request, sampling=sampling, num_bytes=num_bytes),
-                reply=self._choices.reply_of(group, choice),
-                root=span,
-                deadline=whole.deadline,
-                choice=choice,
-            )
-            log.info("choice_admitted", **record.log_fields, choice=choice)
-            self.desk.open(record)
+        await self._open(self._record(incoming, request, root))
         return None
 
     def _record(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> RequestRecord:
@@ -241,17 +211,21 @@ class Front:
             deadline=Deadline.from_ms(request.deadline_ms),
         )
 
-    async def _open(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> None:
-        record = self._record(incoming, request, root)
+    async def _open(self, record: RequestRecord) -> None:
+        request, root = record.request, record.root
         root.set(names.MESSAGING_CONVERSATION_ID, record.request_id)
+        root.set(names.GEN_AI_REQUEST_MAX_TOKENS, request.sampling.max_tokens)
         log.info(
             "request_admitted",
             **record.log_fields,
             num_prompt_tokens=len(request.prompt_token_ids),
+            num_choices=request.num_choices,
         )
         # Before any frame can be on its way: the stream has one publisher at a time.
         await self._answers.accept(record)
-        self.desk.open(record)
+        records = self._choices.open(record) if request.num_choices > 1 else [record]
+        for each in records:
+            self.desk.open(each)
 
 
 async def open_front(

@@ -25,7 +25,7 @@ async def until_forgotten(stack: ServiceStack) -> None:
     """Return when nothing of any group is left."""
     await until_empty(stack)
     choices = stack.one("scheduler")._front._choices
-    await until(lambda: not (choices._groups or choices._replies or choices._group_of))
+    await until(lambda: not (choices._followed or choices._by_choice))
 
 
 async def test_b40_choices_are_those_of_requests_with_their_seeds(
@@ -138,7 +138,7 @@ async def test_a_cancel_ends_all_choices(start: Start, client: Client, is_stream
     subscription = await client.bus.subscribe(inbox, take)
     await client.stream_to(inbox, "Hello", stream=is_streamed, **long)
     await until(lambda: len(stack.desk.records) == 3)
-    request_id = next(iter(stack.one("scheduler")._front._choices._groups))
+    request_id = next(iter(stack.one("scheduler")._front._choices._followed))
     await until(lambda: all(each.phase == "decoding" for each in stack.desk.records.values()))
     cancelled = await client.cancel(request_id)
 
