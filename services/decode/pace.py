@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from slipstream.services.decode.batch import Part
-from slipstream.shared.worker.chunks import PromptBudget
-from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams, num_pairs
+from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
+from slipstream.shared.worker.step_cost import StepCost, prompts_in, streams_in
 
 # Now and then streams step alone while prompts wait, or nobody would know any more how long that
 # takes.
@@ -28,37 +28,18 @@ class Pace:
     def budget(self, streams: Sequence[Part]) -> PromptBudget | None:
         """Return what prompts may take of the next step beside some streams; None for nothing."""
         if not streams:
-            return PromptBudget(self._token_budget, self._prompt_step_s, self._cost)
+            return PromptBudget(self._token_budget, TimeBudget(self._prompt_step_s, self._cost))
         if self._num_mixed_steps >= _MAX_MIXED_STEPS:
             return None
-        shape = _streams(streams)
-        alone_s = self._cost.of_streams(shape)
-        return PromptBudget(
-            max(self._token_budget - shape.num_rows, 1),
-            alone_s * (self._stretch - 1),
-            self._cost,
-            is_alone=False,
-        )
+        shape = streams_in([part.rows for part in streams])
+        left_s = self._cost.of_streams(shape) * (self._stretch - 1)
+        num_rows = max(self._token_budget - shape.num_rows, 1)
+        return PromptBudget(num_rows, TimeBudget(left_s, self._cost), is_alone=False)
 
     def saw(self, parts: Sequence[Part], seconds: float) -> None:
         """Take in what a step took."""
-        streams = _streams([part for part in parts if part.is_stream])
-        prompts = _prompts([part for part in parts if not part.is_stream])
+        streams = streams_in([part.rows for part in parts if part.is_stream])
+        prompts = prompts_in([part.rows for part in parts if not part.is_stream])
         is_mixed = streams.num_rows > 0 and prompts.num_rows > 0
         self._num_mixed_steps = self._num_mixed_steps + 1 if is_mixed else 0
         self._cost.learn(streams, prompts, seconds)
-
-
-def _streams(parts: Sequence[Part]) -> Streams:
-    rows = [part.rows for part in parts]
-    return Streams(
-        sum(each.num_rows for each in rows), sum(each.num_rows * each.context_len for each in rows)
-    )
-
-
-def _prompts(parts: Sequence[Part]) -> Prompts:
-    rows = [part.rows for part in parts]
-    return Prompts(
-        sum(each.num_rows for each in rows),
-        sum(num_pairs(each.num_computed_tokens, each.num_rows) for each in rows),
-    )

@@ -10,10 +10,10 @@ from slipstream.services.prefill.batch import Chunk, plan
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.model.row_passes import row_passes
-from slipstream.shared.worker.chunks import PromptBudget
+from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
-from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams, num_pairs
+from slipstream.shared.worker.step_cost import NO_STREAMS, StepCost, prompts_in
 from slipstream.shared.worker.step_metrics import StepMetrics
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ class PrefillSteps:
         self._host = host
         self._metrics = metrics
         self._cost = StepCost()
-        self._budget = PromptBudget(token_budget, max_step_s, self._cost)
+        self._budget = PromptBudget(token_budget, TimeBudget(max_step_s, self._cost))
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[PrefillSequence] = []
         self._work = asyncio.Event()
@@ -73,23 +73,18 @@ class PrefillSteps:
             return
         started = time.perf_counter()
         logits = self._host.engine.forward([chunk.rows for chunk in sound])
-        self._learn(sound, time.perf_counter() - started)
-        rows = zip(logits, row_passes().peaks(logits), strict=True)
+        rows = prompts_in([chunk.rows for chunk in sound])
+        self._cost.learn(NO_STREAMS, rows, time.perf_counter() - started)
+        of_rows = zip(logits, row_passes().peaks(logits), strict=True)
         for chunk in sound:
             sequence = chunk.sequence
             if chunk.is_last:
                 try:
-                    sequence.first_token = sequence.sampler.sample(*next(rows))
+                    sequence.first_token = sequence.sampler.sample(*next(of_rows))
                 except SlipstreamError as error:
                     sequence.error = error
             sequence.num_computed_tokens += chunk.rows.num_rows
             sequence.num_chunks += 1
-
-    def _learn(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        rows = [chunk.rows for chunk in chunks]
-        num_rows = sum(each.num_rows for each in rows)
-        pairs = sum(num_pairs(each.num_computed_tokens, each.num_rows) for each in rows)
-        self._cost.learn(Streams(0, 0), Prompts(num_rows, pairs), seconds)
 
     def _is_sound(self, chunk: Chunk) -> bool:
         blocks = chunk.sequence.leased.blocks

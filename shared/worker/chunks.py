@@ -18,12 +18,19 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TimeBudget:
+    """How long the prompts of a step may take, by what steps cost."""
+
+    seconds: float
+    cost: StepCost
+
+
+@dataclass(frozen=True, slots=True)
 class PromptBudget:
-    """What a step may spend on prompts: rows, and time where the cost of steps is known."""
+    """What a step may spend on prompts: rows, and time if that matters."""
 
     max_num_rows: int
-    max_s: float | None = None
-    cost: StepCost | None = None
+    time: TimeBudget | None = None
     is_alone: bool = True  # there are no streams in the step
 
 
@@ -50,9 +57,8 @@ class _Purse:
     """What is left of a budget."""
 
     def __init__(self, budget: PromptBudget) -> None:
-        self._budget = budget
         self._num_rows = budget.max_num_rows
-        self._seconds = budget.max_s
+        self._time = budget.time
         self._is_empty_step = budget.is_alone
 
     def take(self, prompt: Waiting, num_taken: int, part: float) -> int:
@@ -62,23 +68,21 @@ class _Purse:
         if num_wanted == 0 or self._num_rows == 0:
             return 0
         num_rows = min(num_wanted, max(1, int(self._num_rows * part)))
-        num_rows = min(num_rows, self._num_rows_in_time(num_computed, num_rows, part))
-        self._pay(num_computed, num_rows)
+        if self._time is not None:
+            num_rows = self._take_time(self._time, num_computed, num_rows, part)
+        if num_rows > 0:
+            self._num_rows -= num_rows
+            self._is_empty_step = False
         return num_rows
 
-    def _num_rows_in_time(self, num_computed: int, num_wanted: int, part: float) -> int:
-        if self._seconds is None or self._budget.cost is None:
-            return num_wanted
-        num_rows = self._budget.cost.max_num_rows(
-            self._seconds * part, num_computed, is_first_alone=self._is_empty_step
+    def _take_time(self, time: TimeBudget, num_computed: int, num_wanted: int, part: float) -> int:
+        """Return how many of the rows a part of the time is enough for, and take it."""
+        num_rows = time.cost.max_num_rows(
+            time.seconds * part, num_computed, is_first_alone=self._is_empty_step
         )
-        return num_wanted if num_rows >= num_wanted else num_rows // TILE_ROWS * TILE_ROWS
-
-    def _pay(self, num_computed: int, num_rows: int) -> None:
-        if num_rows == 0:
-            return
-        self._num_rows -= num_rows
-        if self._seconds is not None and self._budget.cost is not None:
+        num_rows = num_wanted if num_rows >= num_wanted else num_rows // TILE_ROWS * TILE_ROWS
+        if num_rows > 0:
             rows = Prompts(num_rows, num_pairs(num_computed, num_rows))
-            self._seconds -= self._budget.cost.of_prompts(rows, is_alone=self._is_empty_step)
-        self._is_empty_step = False
+            spent_s = time.cost.of_prompts(rows, is_alone=self._is_empty_step)
+            self._time = TimeBudget(time.seconds - spent_s, time.cost)
+        return num_rows

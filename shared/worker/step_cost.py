@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from slipstream.shared.model.runner import SequenceRows
+
 # The part of an error by which the weights are moved. Steps come by the hundred a second.
 _LEARNED = 0.25
 # An error counts up to this part of what was expected: a stall of the machine teaches nothing.
@@ -22,6 +24,9 @@ class Prompts(NamedTuple):
 
     num_rows: int
     num_pairs: float  # (row, position that it attends to)
+
+
+NO_STREAMS = Streams(0, 0)
 
 
 class LinearCost:
@@ -101,6 +106,21 @@ class StepCost:
             self._alone.learn((1, *prompts), seconds)
         else:
             self._beside.learn(prompts, max(0.0, seconds - self.of_streams(streams)))
+
+
+def streams_in(rows: Sequence[SequenceRows]) -> Streams:
+    """Return what the rows of streams are to a step."""
+    return Streams(
+        sum(each.num_rows for each in rows), sum(each.num_rows * each.context_len for each in rows)
+    )
+
+
+def prompts_in(rows: Sequence[SequenceRows]) -> Prompts:
+    """Return what the rows of prompts are to a step."""
+    return Prompts(
+        sum(each.num_rows for each in rows),
+        sum(num_pairs(each.num_computed_tokens, each.num_rows) for each in rows),
+    )
 
 
 def num_pairs(num_computed_tokens: int, num_rows: int) -> float:

@@ -33,9 +33,8 @@ def test_prompts_beside_streams_keep_within_the_stretch() -> None:
         if budget is None:
             pace.saw(streams, STREAM_S)
             continue
-        assert budget.cost is not None
-        assert budget.max_s is not None
-        num_rows = budget.cost.max_num_rows(budget.max_s, 0, is_first_alone=False)
+        assert budget.time is not None
+        num_rows = budget.time.cost.max_num_rows(budget.time.seconds, 0, is_first_alone=False)
         parts = [*streams, prompt(max(num_rows, 1))]
         worst = step_s(parts)
         pace.saw(parts, worst)
@@ -60,4 +59,5 @@ def test_without_streams_a_newcomer_waits_so_long_at_most() -> None:
     budget = Pace(512, 2.5, 0.1).budget([])
 
     assert budget is not None
-    assert (512, 0.1, True) == (budget.max_num_rows, budget.max_s, budget.is_alone)
+    assert budget.time is not None
+    assert (512, 0.1, True) == (budget.max_num_rows, budget.time.seconds, budget.is_alone)

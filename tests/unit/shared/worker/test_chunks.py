@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.shared.worker.chunks import TILE_ROWS, PromptBudget, Waiting, share
+from slipstream.shared.worker.chunks import TILE_ROWS, PromptBudget, TimeBudget, Waiting, share
 from slipstream.shared.worker.step_cost import Prompts, StepCost, num_pairs
 
 LONG, SHORT = Waiting(0, 4000), Waiting(0, 10)
@@ -30,14 +30,16 @@ def test_a_short_prompt_passes_a_long_one_and_costs_it_little() -> None:
 
 
 def test_a_short_prompt_passes_a_long_one_in_time_too() -> None:
-    long, short = share([Waiting(3584, 400), SHORT], PromptBudget(512, 0.02, StepCost()))
+    long, short = share(
+        [Waiting(3584, 400), SHORT], PromptBudget(512, TimeBudget(0.02, StepCost()))
+    )
 
     assert 10 == short
     assert 0 < long < 60
 
 
 def test_behind_a_long_context_fewer_rows_fit_into_the_time() -> None:
-    budget = PromptBudget(512, 0.05, StepCost())
+    budget = PromptBudget(512, TimeBudget(0.05, StepCost()))
     (early,), (late,) = share([LONG], budget), share([Waiting(3500, 500)], budget)
 
     assert early > 2 * late
@@ -45,9 +47,9 @@ def test_behind_a_long_context_fewer_rows_fit_into_the_time() -> None:
 
 
 def test_a_prompt_always_gets_on() -> None:
-    assert [TILE_ROWS, 0] == share([LONG, LONG], PromptBudget(512, 0.0, StepCost()))
-    assert [3] == share([Waiting(4000, 3)], PromptBudget(512, 0.0, StepCost()))
-    assert [1] == share([LONG], PromptBudget(1, 0.0, StepCost()))
+    assert [TILE_ROWS, 0] == share([LONG, LONG], PromptBudget(512, TimeBudget(0.0, StepCost())))
+    assert [3] == share([Waiting(4000, 3)], PromptBudget(512, TimeBudget(0.0, StepCost())))
+    assert [1] == share([LONG], PromptBudget(1, TimeBudget(0.0, StepCost())))
     assert [] == share([], PromptBudget(512))
 
 
@@ -61,7 +63,7 @@ def test_nobody_gets_more_than_the_budget_or_than_it_needs(
     waiting: list[Waiting], max_num_rows: int, max_s: float
 ) -> None:
     cost = StepCost()
-    shares = share(waiting, PromptBudget(max_num_rows, max_s, cost))
+    shares = share(waiting, PromptBudget(max_num_rows, TimeBudget(max_s, cost)))
 
     assert 0 < sum(shares) <= max_num_rows
     assert all(0 <= rows <= each.num_tokens for rows, each in zip(shares, waiting, strict=True))
