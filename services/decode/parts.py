@@ -13,7 +13,7 @@ from slipstream.services.decode.steps import DecodeSteps
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import DecodeConfig
-from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.ids import WorkerId
 from slipstream.shared.model.vocabulary import open_vocabulary
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
@@ -45,13 +45,7 @@ async def open_parts(
     config: DecodeConfig, bus: Bus, tracer: Tracer, worker: tuple[WorkerId, int], meter: Meter
 ) -> DecodeParts:
     """Map the arena, load the model and wire the parts."""
-    holder: list[DecodeJobs] = []
-
-    def lease_lost(lease_id: LeaseId) -> None:
-        for jobs in holder:
-            jobs.lease_lost(lease_id)
-
-    host = await WorkerHost.open(config, bus, worker, lease_lost)
+    host = await WorkerHost.open(config, bus, worker)
     vocabulary = await asyncio.to_thread(open_vocabulary, host.model.directory, config.cache_dir)
     # Tokens have a connection of their own: a burst of them must not delay a cancel.
     token_bus = await NatsBus.connect(config.nats_url, f"{worker[0]}-tokens")
@@ -74,7 +68,7 @@ async def open_parts(
         reporter.changed,
         metrics,
     )
-    holder.append(jobs)
+    host.keeper.on_lost = jobs.lease_lost
     pace = Pace(config.token_budget, config.step_stretch, config.prompt_step_ms / 1000)
     steps = DecodeSteps(host, grants, drafts, pace, metrics, jobs.progress, jobs.preempted)
     jobs.steps = steps

@@ -7,7 +7,7 @@ from slipstream.services.prefill.metrics import PrefillMetrics
 from slipstream.services.prefill.steps import PrefillSteps
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.config import PrefillConfig
-from slipstream.shared.ids import LeaseId, WorkerId
+from slipstream.shared.ids import WorkerId
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.host import WorkerHost
@@ -29,18 +29,12 @@ async def open_parts(
     config: PrefillConfig, bus: Bus, tracer: Tracer, worker: tuple[WorkerId, int], meter: Meter
 ) -> PrefillParts:
     """Map the arena, load the model and wire the parts."""
-    holder: list[PrefillJobs] = []
-
-    def lease_lost(lease_id: LeaseId) -> None:
-        for jobs in holder:
-            jobs.lease_lost(lease_id)
-
-    host = await WorkerHost.open(config, bus, worker, lease_lost)
+    host = await WorkerHost.open(config, bus, worker)
     book = ReportBook()
     metrics = PrefillMetrics(meter)
     reporter = Reporter(bus, host.record("prefill", worker, config.num_seats), book)
     steps = PrefillSteps(host, config.token_budget, config.prompt_step_ms / 1000, metrics.steps)
     jobs = PrefillJobs(bus, tracer, host, steps, book, worker, config.num_seats, reporter.changed)
-    holder.append(jobs)
+    host.keeper.on_lost = jobs.lease_lost
     metrics.watch(jobs, host.engine)
     return PrefillParts(host, jobs, steps, reporter)

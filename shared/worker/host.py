@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import Self
 
@@ -10,7 +9,7 @@ import structlog
 
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.config import WorkerConfig
-from slipstream.shared.ids import HostId, LeaseId, WorkerId
+from slipstream.shared.ids import HostId, WorkerId
 from slipstream.shared.kv.arena import Arena
 from slipstream.shared.kv.host_link import HostLink
 from slipstream.shared.messages.common import PROTOCOL_VERSION, Role
@@ -61,7 +60,6 @@ class WorkerHost:
         config: WorkerConfig,
         bus: Bus,
         worker: tuple[WorkerId, int],
-        on_lost: Callable[[LeaseId], None],
     ) -> Self:
         """Connect, map, load. Raises ArenaError, ModelError."""
         model = await asyncio.to_thread(open_model, config)
@@ -71,7 +69,7 @@ class WorkerHost:
         welcome = link.welcome
         arena = Arena.open(config.arena_dir / welcome.path, model.layout)
         runner = await asyncio.to_thread(open_runner, model, config, arena)
-        keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms, on_lost)
+        keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms)
         vocabulary = partial(open_vocabulary, model.directory, config.cache_dir)
         samplers = SamplerSource(model.config, vocabulary)
         host = cls(link, arena, model, EngineThread(runner), keeper, samplers)

@@ -57,13 +57,13 @@ class LeaseKeeper:
         host_id: HostId,
         worker: tuple[WorkerId, int],
         lease_ms: int,
-        on_lost: Callable[[LeaseId], None],
     ) -> None:
         self._bus = bus
         self._host_id = host_id
         self._worker_id, self._epoch = worker
         self._lease_s = lease_ms / 1000
-        self._on_lost = on_lost
+        # Hears of each lease that is lost; set by who holds them, before the first.
+        self.on_lost: Callable[[LeaseId], None] = lambda _lease_id: None
         self._held: dict[LeaseId, _Held] = {}
 
     def hold(
@@ -209,7 +209,7 @@ class LeaseKeeper:
         elif self._held.get(lease_id) is held:
             held.is_lost = True
             log.warning("lease_lost", **_fields(held.attempt, held.root_span), lease_id=lease_id)
-            self._on_lost(lease_id)
+            self.on_lost(lease_id)
 
     async def _take_back(self, now: float) -> None:
         """Release what was handed over long ago and never adopted."""

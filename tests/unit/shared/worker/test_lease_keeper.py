@@ -73,7 +73,9 @@ async def keeper(manager: Manager, lost: list[LeaseId]) -> LeaseKeeper:
     bus = MemoryBus()
     for verb in MANAGER_VERBS:
         await serve(bus, KV.subject(host_id=HOST, verb=verb), KV, manager.answer)
-    return LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 30_000, lost.append)
+    keeper = LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 30_000)
+    keeper.on_lost = lost.append
+    return keeper
 
 
 def check_logged(lines: Sequence[Mapping[str, Any]], event: str) -> None:
@@ -214,7 +216,7 @@ async def test_a_commit_is_to_be_told_again_only_if_nobody_answered(
 async def test_a_release_without_a_manager_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_keeper, "_MAX_RELEASE_WAIT_S", 0.001)
     monkeypatch.setattr(lease_keeper, "_RELEASE_TRIES", 1)
-    keeper = LeaseKeeper(MemoryBus(), HOST, (WorkerId("w"), 1), 30_000, lambda _lease: None)
+    keeper = LeaseKeeper(MemoryBus(), HOST, (WorkerId("w"), 1), 30_000)
     keeper.hold(LEASE, now(), ATTEMPT, SPAN)
 
     with capture_logs() as lines:
@@ -257,7 +259,7 @@ async def test_a_lease_that_nobody_adopted_is_given_back(
 async def test_renewals_come_every_third_of_the_lease(manager: Manager) -> None:
     bus = MemoryBus()
     await serve(bus, KV.subject(host_id=HOST, verb="renew"), KV, manager.answer)
-    keeper = LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 60, lambda _lease: None)
+    keeper = LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 60)
     keeper.hold(LEASE, now(), ATTEMPT, SPAN)
     loop = asyncio.create_task(keeper.renew_loop())
     async with asyncio.timeout(5):
