@@ -33,14 +33,14 @@ from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import GENERATE
 from slipstream.shared.measure.estimate import Estimate, report, table
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
-from slipstream.shared.messages.common import Failed
+from slipstream.shared.messages.common import Failed, Route
 from slipstream.shared.messages.generate import Finished, GenerateRequest, TokenFrame
 from slipstream.shared.messages.packed import PackedInts
 
 NUM_OUTPUT_TOKENS = 32
 PROMPT_LENGTHS = (28, 512)
 STREAM_COUNTS = (1, 16)
-ROUTES = ("remote", "local")
+ROUTES: tuple[Route, ...] = ("remote", "local")
 _ANSWER_S = 300.0
 _MIB = 1024 * 1024
 
@@ -79,7 +79,7 @@ class Refusal:
 class Streams:
     """Time to first token and time per output token of streams that start together."""
 
-    route: str
+    route: Route
     num_prompt_tokens: int
     num_streams: int
 
@@ -95,12 +95,12 @@ class Streams:
 
     async def _stream(self, bus: NatsBus, seed: int) -> tuple[float, float]:
         # Another prompt each time, so that nothing can be known of it.
-        rng = random.Random(seed)  # noqa: S311 - a workload, no secret
+        rng = random.Random(seed)
         ids = PackedInts(rng.randrange(1000, 40_000) for _ in range(self.num_prompt_tokens))
         request = GenerateRequest(
             prompt_token_ids=ids,
             stream=True,
-            route=self.route,  # type: ignore[arg-type] # one of ROUTES
+            route=self.route,
             temperature=0,
             ignore_eos=True,
             max_tokens=NUM_OUTPUT_TOKENS,
@@ -144,7 +144,7 @@ def time_to_first_text_ms() -> float:
     """Return how long `slipstream run` takes from the start of its process to its first text."""
     with tempfile.TemporaryDirectory() as directory:
         began_s = time.perf_counter()
-        process = subprocess.Popen(  # noqa: S603 - our own program
+        process = subprocess.Popen(
             [SLIPSTREAM, "run", "--max-tokens", "8"],
             cwd=directory,
             stdin=subprocess.DEVNULL,
@@ -170,7 +170,7 @@ async def measure_stack(url: str, num_rounds: int, seed: int, samples: Samples) 
         for num_prompt_tokens in PROMPT_LENGTHS
         for route in ROUTES
     ]
-    rng = random.Random(seed)  # noqa: S311 - an order, no secret
+    rng = random.Random(seed)
     async with connected(url, "bench-latency") as bus:
         for number in range(num_rounds + 1):
             _say(f"round {number} of {num_rounds}" if number else "warming up")
@@ -201,14 +201,14 @@ def main() -> None:
         with stack as url:
             asyncio.run(measure_stack(url, arguments.rounds, arguments.seed, samples))
     estimates = [Estimate.of(name, values) for name, values in sorted(samples.items())]
-    print(table(estimates))  # noqa: T201 - what the program is for
+    print(table(estimates))
     if arguments.json:
         settings = {name: getattr(arguments, name) for name in ("rounds", "starts", "seed")}
         arguments.json.write_text(json.dumps(report(estimates, settings), indent=1) + "\n")
 
 
 def _say(line: str) -> None:
-    print(f"==> {line}", file=sys.stderr, flush=True)  # noqa: T201 - progress of a long step
+    print(f"==> {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -27,14 +27,14 @@ from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import GENERATE
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
-from slipstream.shared.messages.common import Failed
+from slipstream.shared.messages.common import Failed, Route
 from slipstream.shared.messages.generate import Finished, GenerateRequest, TokenFrame
 from slipstream.shared.messages.packed import PackedInts
 
 NUM_STREAMS = 16
 NUM_PROMPT_TOKENS = 4000
 STREAM_PROMPT_TOKENS = 256
-ROUTES = ("local", "remote")
+ROUTES: tuple[Route, ...] = ("local", "remote")
 _SETTLE_S = 1.0
 _ANSWER_S = 300.0
 
@@ -68,12 +68,12 @@ class Stream:
         ]
 
 
-def request(rng: random.Random, num_tokens: int, route: str, max_tokens: int) -> GenerateRequest:
+def request(rng: random.Random, num_tokens: int, route: Route, max_tokens: int) -> GenerateRequest:
     """Return a request whose prompt nobody has seen."""
     return GenerateRequest(
         prompt_token_ids=PackedInts(rng.randrange(1000, 40_000) for _ in range(num_tokens)),
         stream=True,
-        route=route,  # type: ignore[arg-type] # one of ROUTES
+        route=route,
         temperature=0,
         ignore_eos=True,
         max_tokens=max_tokens,
@@ -102,7 +102,7 @@ async def answers(bus: NatsBus, asked: GenerateRequest) -> AsyncIterator[TokenFr
         await subscription.stop()
 
 
-async def prompts_for(bus: NatsBus, rng: random.Random, route: str, seconds: float) -> float:
+async def prompts_for(bus: NatsBus, rng: random.Random, route: Route, seconds: float) -> float:
     """Send prompts one after another for a time; return prompt tokens a second."""
     began_s = time.perf_counter()
     num_prompts = 0
@@ -132,7 +132,7 @@ async def measure(
     bus: NatsBus, num_rounds: int, seconds: float, seed: int
 ) -> dict[str, dict[str, list[float]]]:
     """Return for each route the gaps, and the rates, of each phase."""
-    rng = random.Random(seed)  # noqa: S311 - a workload, no secret
+    rng = random.Random(seed)
     found: dict[str, dict[str, list[float]]] = {route: defaultdict(list) for route in ROUTES}
     for number in range(num_rounds):
         for route in rng.sample(ROUTES, len(ROUTES)):
@@ -192,15 +192,15 @@ def main() -> None:
     with running_stack("--format", arguments.format) as url:
         found = asyncio.run(_run(url, arguments))
     for route, values in found.items():
-        print(route)  # noqa: T201 - what the program is for
+        print(route)
         for name, value in values.items():
-            print(f"  {name:<28}{value:10.2f}")  # noqa: T201 - as above
+            print(f"  {name:<28}{value:10.2f}")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _say(line: str) -> None:
-    print(f"==> {line}", file=sys.stderr, flush=True)  # noqa: T201 - progress of a long step
+    print(f"==> {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

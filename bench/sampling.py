@@ -65,7 +65,7 @@ def measure(options: argparse.Namespace) -> list[Estimate]:
     assert isinstance(ways["native"], NativePasses), "the native kernels were not built"
     rows = random_rows(max(32, options.batch), options.vocab)
     between = np.zeros(options.between * _MIB, np.uint8)
-    rng = random.Random(0)  # noqa: S311 - an order, no secret
+    rng = random.Random(0)
     cells = [(stage, way) for stage in _STAGES for way in ways]
     samples: dict[str, list[float]] = defaultdict(list)
     for round_idx in range(options.rounds):
@@ -91,7 +91,7 @@ def main() -> None:
     estimates = measure(options)
     width = max(len(each.name) for each in estimates)
     for each in estimates:
-        print(  # noqa: T201 - what the program is for
+        print(
             f"{each.name:<{width}}  {each.median:9.1f} microseconds a token"
             f"  ({each.low:.1f} to {each.high:.1f})"
         )

@@ -53,11 +53,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker is not None:
         role, way, ledger, start = options.worker
-        print(json.dumps(_work(options.model, role, way, ledger, float(start), options.seconds)))  # noqa: T201 - read by the parent
+        print(json.dumps(_work(options.model, role, way, ledger, float(start), options.seconds)))
         return
     rows = _measure(options.model, options.seconds)
     for row in rows:
-        print(  # noqa: T201 - what the program is for
+        print(
             f"{row['way']:<11} {row['role']:<8} {row['steps_per_s']:8.1f} steps/s"
             f"  {row['fraction']:5.0%} of alone  median {row['median_ms']:7.2f} ms"
             f"  longest {row['longest_ms']:7.1f} ms"
@@ -95,7 +95,7 @@ def _measure(model: str, seconds: float) -> list[dict[str, float | str]]:
 @contextlib.contextmanager
 def _crowd(num_programs: int) -> Iterator[None]:
     """Programs that compute all the time, while a block runs."""
-    programs = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(num_programs)]  # noqa: S603 - this very Python
+    programs = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(num_programs)]
     try:
         yield
     finally:
@@ -110,9 +110,7 @@ def _run(
     start = str(time.time() + _START_S)
     command = [sys.executable, __file__, "--model", model, "--seconds", str(seconds), "--worker"]
     processes = [
-        subprocess.Popen(  # noqa: S603 - this very program
-            [*command, role, way, str(ledger), start], stdout=subprocess.PIPE
-        )
+        subprocess.Popen([*command, role, way, str(ledger), start], stdout=subprocess.PIPE)
         for role in roles
     ]
     return [json.loads(process.communicate(timeout=seconds + 60)[0]) for process in processes]

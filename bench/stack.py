@@ -18,7 +18,7 @@ _READY = re.compile(r"Slipstream is ready on (nats://\S+)")
 def running_stack(*options: str) -> Iterator[str]:
     """Run a stack, `slipstream up` with some options; yield its address."""
     with tempfile.TemporaryDirectory() as directory:
-        process = subprocess.Popen(  # noqa: S603 - our own program
+        process = subprocess.Popen(
             [SLIPSTREAM, "up", "--port", "0", "--log-level", "error", *options],
             cwd=directory,
             stdin=subprocess.DEVNULL,

@@ -155,7 +155,7 @@ class Bench:
         self.num_rounds: int = options.rounds
         self._machine = Machine(library, options.threads)
         self._json_file: Path | None = options.json
-        self._rng = random.Random(0)  # noqa: S311 - an order, no secret
+        self._rng = random.Random(0)
         self._buffer = np.empty(0, np.uint8)
         self._results: list[Result] = []
 
@@ -222,7 +222,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def say(line: str) -> None:
     """Print a line at once."""
-    print(line, flush=True)  # noqa: T201 - what the programs are for
+    print(line, flush=True)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

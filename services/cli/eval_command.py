@@ -23,7 +23,6 @@ def evaluate(options: EvalOptions = _DEFAULTS) -> None:
 
       slipstream eval --text novel.txt --tokens 20000 --json figures.json
     """
-    # Imported here: --help is quick without numpy.
-    from slipstream.services.cli.eval_run import run_evaluation  # noqa: PLC0415
+    from slipstream.services.cli.eval_run import run_evaluation  # noqa: PLC0415 - --help is quick without numpy
 
     run_evaluation(options)

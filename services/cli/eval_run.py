@@ -86,7 +86,7 @@ def _counter(num_windows: int) -> Callable[[], None]:
         nonlocal num_done
         num_done += 1
         if sys.stderr.isatty():
-            end = "\n" if num_done == num_windows else ""
-            print(f"\r==> window {num_done} of {num_windows}", end=end, file=sys.stderr, flush=True)  # noqa: T201 - this is the console
+            is_last = num_done == num_windows
+            typer.echo(f"\r==> window {num_done} of {num_windows}", nl=is_last, err=True)
 
     return count

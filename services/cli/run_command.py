@@ -11,6 +11,7 @@ from slipstream.services.cli.console import progress, quiet_logs
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.prompt_options import DEFAULT_PROMPT, PromptOptions
 from slipstream.services.cli.stack_options import StackOptions
+from slipstream.services.cli.up_command import metrics_lines
 from slipstream.shared.errors import SlipstreamError
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ async def _answer(
         forwarding_endpoint,
         tracing_to,
     )
-    from slipstream.services.cli.up_command import metrics_lines  # noqa: PLC0415
     from slipstream.shared.telemetry.receiver import TraceReceiver  # noqa: PLC0415
 
     log = LogFile()

@@ -1,19 +1,18 @@
 """
 Constraints as grammars of llguidance, within limits on what they may cost.
 
-The library is loaded with the first constraint: 8 MB and 50 ms that most processes never need.
+Loads the library, 8 MB and 50 ms that most processes never need: import it with a constraint.
 """
 
 import json
 import re
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from slipstream.shared.errors import ConstraintError
 from slipstream.shared.messages.sampling import Constraint
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from slipstream.shared.model.constraint import OPTIONS_KEY
 
 # A state takes 1 to 2 kB in each sequence that meets it.
 _MAX_NUM_LEXER_STATES = 20_000
@@ -32,23 +31,20 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 # One blank or one indented line: a small model that may add blanks for ever does.
 _WHITESPACE = " |\\n {0,20}"
 
-# Where the library takes its options, in the schema itself.
-OPTIONS_KEY = "x-guidance"
-
 _MAX_MESSAGE_CHARACTERS = 140
 _PLACE = re.compile(r"^at \d+\(\d+\): |^failed to compile JSON schema: ")
 
 
-def open_matcher(tokenizer: "LLTokenizer", constraint: Constraint) -> "LLMatcher":
+def open_matcher(tokenizer: LLTokenizer, constraint: Constraint) -> LLMatcher:
     """Compile a constraint over a vocabulary. Raises ConstraintError."""
-    from llguidance import LLMatcher  # noqa: PLC0415 - see above
-
     grammar = LLMatcher.grammar_from_lark(_OPTIONS + _start_rule(constraint))
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
     raise_error_of(matcher)
     return matcher
 
 
+# Clients repeat their schemas; what was refused is compiled again.
+@lru_cache(maxsize=64)
 def check(constraint: Constraint) -> None:
     """Compile a constraint over bytes, which need no model. Raises ConstraintError."""
     matcher = open_matcher(_byte_tokenizer(), constraint)
@@ -56,15 +52,13 @@ def check(constraint: Constraint) -> None:
     raise_error_of(matcher)
 
 
-def raise_error_of(matcher: "LLMatcher") -> None:
+def raise_error_of(matcher: LLMatcher) -> None:
     """Raise ConstraintError if a matcher has failed; it never works again."""
     if matcher.is_error():
         raise ConstraintError(_shortened(matcher.get_error()))
 
 
 def _start_rule(constraint: Constraint) -> str:
-    from llguidance import regex_to_lark  # noqa: PLC0415 - see above
-
     if constraint.kind == "regex":
         return f"start: /{regex_to_lark(constraint.text)}/"
     # Put in as text: what a schema says depends on the order of its keys.
@@ -74,9 +68,7 @@ def _start_rule(constraint: Constraint) -> str:
 
 
 @cache
-def _limits() -> "LLParserLimits":
-    from llguidance import LLParserLimits  # noqa: PLC0415 - see above
-
+def _limits() -> LLParserLimits:
     return LLParserLimits(
         initial_lexer_fuel=_COMPILE_FUEL,
         step_lexer_fuel=_STEP_FUEL,
@@ -88,9 +80,7 @@ def _limits() -> "LLParserLimits":
 
 
 @cache
-def _byte_tokenizer() -> "LLTokenizer":
-    from llguidance import LLTokenizer  # noqa: PLC0415 - see above
-
+def _byte_tokenizer() -> LLTokenizer:
     return LLTokenizer("byte")
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from slipstream.shared.messages.sampling import SamplingParameters
 from slipstream.shared.model.config import ModelConfig
-from slipstream.shared.model.constraint import Matchers
 from slipstream.shared.model.detokenizer import Vocabulary
+from slipstream.shared.model.matchers import Matchers
 from slipstream.shared.model.sampling import Sampler
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from slipstream.shared.messages.sampling import Constraint
-from slipstream.shared.model.constraint import Matcher, Matchers
+from slipstream.shared.model.constraint import Matcher
 from slipstream.shared.model.detokenizer import ByteTextStream, TextStream
+from slipstream.shared.model.matchers import Matchers
 
 CONTROL = b"<|end|>"
 
