@@ -1,0 +1,35 @@
+"""Samples of what is said to a draft worker."""
+
+import msgspec
+
+from slipstream.shared.messages.draft import (
+    DraftClose,
+    DraftJob,
+    DraftOpen,
+    DraftProposal,
+    DraftTokens,
+    DraftWant,
+)
+
+from .parts import ATTEMPT, ENVELOPE, FINGERPRINT, MODEL, REQUEST, TOKENS
+
+SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
+    "draft_open": (
+        DraftOpen(**ENVELOPE, token_ids=TOKENS, model=MODEL, tokenizer_fingerprint=FINGERPRINT),
+        DraftOpen(**ATTEMPT, token_ids=TOKENS),
+    ),
+    "draft_close": (
+        DraftClose(**ENVELOPE, num_drafted_tokens=6, num_tested_tokens=5, num_accepted_tokens=2),
+        DraftClose(**ATTEMPT),
+    ),
+    "draft_job": (
+        DraftJob([DraftWant(REQUEST, 2, 33, TOKENS, 4, is_whole=True)]),
+        DraftJob([]),
+    ),
+    "draft_tokens": (
+        DraftTokens(
+            [DraftProposal(REQUEST, 2, 33, TOKENS, is_lost=True, probabilities=[0.5, 0.25, 1.0])]
+        ),
+        DraftTokens([]),
+    ),
+}

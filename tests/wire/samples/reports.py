@@ -1,0 +1,104 @@
+"""Samples of what workers and the scheduler say of themselves."""
+
+import msgspec
+
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.reports import (
+    DeadLetter,
+    EndedSequence,
+    HeldSequence,
+    KvEvent,
+    LeaderRecord,
+    PhaseEvent,
+    ReportRequest,
+    WorkerRecord,
+    WorkerReport,
+)
+
+from .parts import (
+    DECODE_WORKER,
+    FINGERPRINT,
+    HOST,
+    LAYOUT,
+    MODEL,
+    NUMERICS,
+    OTHER_REQUEST,
+    REQUEST,
+    TOKENS,
+    USAGE,
+)
+
+SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
+    "worker_record": (
+        WorkerRecord(
+            DECODE_WORKER,
+            "decode",
+            11,
+            1,
+            "0.1.0",
+            MODEL,
+            FINGERPRINT,
+            LAYOUT,
+            NUMERICS,
+            HOST,
+            32,
+            64,
+            2_048,
+            is_draining=True,
+        ),
+        WorkerRecord(DECODE_WORKER, "decode", 11, 1, "0.1.0"),
+    ),
+    "worker_report": (
+        WorkerReport(
+            DECODE_WORKER,
+            "decode",
+            11,
+            7,
+            32,
+            30,
+            num_free_blocks=40,
+            num_blocks=64,
+            host_id=HOST,
+            scheduler_epoch=41,
+            is_full=True,
+            is_draining=True,
+            held=[
+                HeldSequence(
+                    request_id=REQUEST,
+                    attempt=2,
+                    phase="decoding",
+                    next_index=17,
+                    token_ids=TOKENS,
+                )
+            ],
+            ended=[
+                EndedSequence(
+                    request_id=OTHER_REQUEST,
+                    attempt=1,
+                    was_answered=True,
+                    finish_reason="stop",
+                    code="internal_error",
+                    message="why",
+                    usage=USAGE,
+                    ttft_ms=15.5,
+                    total_ms=60.0,
+                )
+            ],
+        ),
+        WorkerReport(DECODE_WORKER, "decode", 11, 7, 32, 32),
+    ),
+    "report_request": (ReportRequest(41), ReportRequest()),
+    "leader_record": (LeaderRecord(WorkerId("scheduler-1")), LeaderRecord(WorkerId(""))),
+    "kv_event": (
+        KvEvent(HOST, 1_234, 5, [b"\x00\xff" * 8], [b"\x01" * 16]),
+        KvEvent(HOST, 1_234, 5, [], []),
+    ),
+    "phase_event": (
+        PhaseEvent(DECODE_WORKER, 11, 5, REQUEST, 2, "decoding"),
+        PhaseEvent(DECODE_WORKER, 0, 0, REQUEST, 0, "unknown"),
+    ),
+    "dead_letter": (
+        DeadLetter("expired", b'{"prompt": "x"}', 3, "deadline passed"),
+        DeadLetter("expired", b"", 1),
+    ),
+}
