@@ -22,12 +22,9 @@ def real_stack(
 ) -> Iterator[stack.Stack]:
     """One of each service with the default model in float32, its spans received."""
     arguments = ["--kv-memory", "768MiB", "--format", "float32"]
-    running = stack.Stack(arguments, trace_tap.environment, tmp_path_factory.mktemp("real"))
-    try:
-        yield running
-        assert 0 == running.stop()
-    finally:
-        running.close()
+    directory = tmp_path_factory.mktemp("real")
+    with stack.running(arguments, directory, trace_tap.environment) as started:
+        yield started
 
 
 @pytest.fixture

@@ -115,6 +115,19 @@ class Stack:
         raise AssertionError("the stack did not come up:\n" + "\n".join(self.lines[-30:]))
 
 
+@contextlib.contextmanager
+def running(
+    arguments: list[str], directory: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
+    """A stack while a block runs; it must then stop cleanly, and is ended however it is."""
+    started = Stack(arguments, variables or {}, directory)
+    try:
+        yield started
+        assert 0 == started.stop()
+    finally:
+        started.close()
+
+
 def marked_environment(mark: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Return our environment without settings of ours, and with a mark that all children carry."""
     kept = {

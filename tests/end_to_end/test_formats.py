@@ -33,12 +33,8 @@ def running(
     name = request.param
     request.getfixturevalue(f"packed_{name}")
     arguments = ["--kv-memory", "512MiB", "--threads", "2", "--format", name]
-    started = stack.Stack(arguments, {}, tmp_path_factory.mktemp(name))
-    try:
+    with stack.running(arguments, tmp_path_factory.mktemp(name)) as started:
         yield started
-        assert 0 == started.stop()
-    finally:
-        started.close()
 
 
 @pytest.fixture

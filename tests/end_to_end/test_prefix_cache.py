@@ -36,12 +36,8 @@ def model_stack(
 ) -> Iterator[stack.Stack]:
     """The default model, with a cache that holds everything these tests ask."""
     arguments = [*_REAL[request.param], "--kv-memory", "256MiB"]
-    running = stack.Stack(arguments, {}, tmp_path_factory.mktemp("prefix"))
-    try:
-        yield running
-        assert 0 == running.stop()
-    finally:
-        running.close()
+    with stack.running(arguments, tmp_path_factory.mktemp("prefix")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -28,13 +28,9 @@ _HELLO = {"prompt": "Hello", "max_tokens": 4, "ignore_eos": True, "route": "remo
 def fake_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
     variables = {"SLIPSTREAM_FAKE_STEP_MS": "25"}
     arguments = [*_FAKE, "--kv-memory", "1MiB"]
-    running = stack.Stack(arguments, variables, tmp_path_factory.mktemp("fake"))
-    try:
-        yield running
-        assert 0 == running.stop()
-        assert {} == stack.marked_processes(running.mark)
-    finally:
-        running.close()
+    with stack.running(arguments, tmp_path_factory.mktemp("fake"), variables) as started:
+        yield started
+    assert {} == stack.marked_processes(started.mark)
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.model)])

@@ -65,12 +65,8 @@ def running(
         return
     request.getfixturevalue("packed_int8")
     arguments = ["--kv-memory", "512MiB", "--threads", "2", "--format", "int8"]
-    started = stack.Stack(arguments, {}, tmp_path_factory.mktemp("int8"))
-    try:
+    with stack.running(arguments, tmp_path_factory.mktemp("int8")) as started:
         yield started
-        assert 0 == started.stop()
-    finally:
-        started.close()
 
 
 @pytest.fixture

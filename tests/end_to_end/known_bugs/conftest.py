@@ -5,8 +5,9 @@ Each client checks when its test is over that a plain request is answered and no
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from tokenizers import Tokenizer
@@ -39,19 +40,9 @@ _TIGHT = {
     "SLIPSTREAM_FAKE_STEP_MS": "2",
 }
 _HOST_IDS: dict[str, str] = {}
+_FAKE_VARIABLES = {"SLIPSTREAM_DRAFT_BUDGET_MS": "1000"}
 _CHUNKED = {"SLIPSTREAM_TOKEN_BUDGET": "16", "SLIPSTREAM_FAKE_STEP_MS": "5"}
-
-
-@contextlib.contextmanager
-def _running(
-    arguments: list[str], variables: Mapping[str, str], directory: Path
-) -> Iterator[stack.Stack]:
-    started = stack.Stack(arguments, variables, directory)
-    try:
-        yield started
-        assert 0 == started.stop()
-    finally:
-        started.close()
+_SPOILED = {"SLIPSTREAM_NAN_TOKEN_ID": "0", "SLIPSTREAM_FAKE_STEP_MS": "3"}
 
 
 @contextlib.asynccontextmanager
@@ -64,108 +55,54 @@ async def _asking(running: stack.Stack) -> AsyncIterator[client.Client]:
         _HOST_IDS[running.mark] = await asking.host_id()
 
 
-@pytest.fixture(scope="session")
-def roomy_stack(
-    packed_int8: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[stack.Stack]:
-    """The real model in int8 with room for everybody."""
-    with _running([*_INT8, "--kv-memory", "256MiB"], {}, tmp_path_factory.mktemp("roomy")) as up:
-        yield up
+def _stack(
+    name: str,
+    arguments: list[str],
+    variables: Mapping[str, str],
+    scope: Literal["session", "module"] = "module",
+    needs: str = "tmp_path_factory",
+) -> Callable[..., Iterator[stack.Stack]]:
+    """Make the fixture of a stack; `needs` names another one that must be there first."""
+
+    @pytest.fixture(scope=scope, name=f"{name}_stack")
+    def up(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[stack.Stack]:
+        request.getfixturevalue(needs)
+        with stack.running(arguments, tmp_path_factory.mktemp(name), variables) as started:
+            yield started
+
+    return up
 
 
-@pytest.fixture(scope="session")
-def hard_stack(
-    packed_int8: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[stack.Stack]:
-    """The same where everything is short: blocks, chunks; and drafts are never late."""
-    with _running(_INT8, _HARD, tmp_path_factory.mktemp("hard")) as up:
-        yield up
+def _client(name: str) -> Callable[..., AsyncIterator[client.Client]]:
+    """Make the fixture of a client of that stack."""
+
+    @pytest.fixture(name=name)
+    async def asking(request: pytest.FixtureRequest) -> AsyncIterator[client.Client]:
+        async with _asking(request.getfixturevalue(f"{name}_stack")) as found:
+            yield found
+
+    return asking
 
 
-@pytest.fixture(scope="session")
-def fake_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
-    """Made-up tokens, and a byte a token; drafts are never late."""
-    variables = {"SLIPSTREAM_DRAFT_BUDGET_MS": "1000"}
-    arguments = [*_FAKE, "--kv-memory", "1MiB"]
-    with _running(arguments, variables, tmp_path_factory.mktemp("fake")) as up:
-        yield up
+_SMALL = ["--kv-memory", "1MiB"]
 
+# The real model in int8 with room for everybody; and where everything is short: blocks, chunks.
+roomy_stack = _stack("roomy", [*_INT8, "--kv-memory", "256MiB"], {}, "session", "packed_int8")
+hard_stack = _stack("hard", _INT8, _HARD, "session", "packed_int8")
+# Made-up tokens, and a byte a token. Drafts are never late; two seats, eight may wait, and a step
+# takes a while; so few blocks that a handful of requests push one another out; prompts in chunks of
+# 16, each of which takes a moment; the logits behind "!", which the engine never says, no numbers.
+fake_stack = _stack("fake", [*_FAKE, *_SMALL], _FAKE_VARIABLES, "session")
+narrow_stack = _stack("narrow", [*_FAKE, *_SMALL], _NARROW)
+tight_stack = _stack("tight", _FAKE, _TIGHT)
+chunked_stack = _stack("chunked", [*_FAKE, *_SMALL], _CHUNKED)
+spoiled_stack = _stack("spoiled", [*_FAKE, *_SMALL], _SPOILED)
 
-@pytest.fixture(scope="module")
-def narrow_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
-    """Two seats, eight may wait, and a step takes a while."""
-    with _running(
-        [*_FAKE, "--kv-memory", "1MiB"], _NARROW, tmp_path_factory.mktemp("narrow")
-    ) as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
-def tight_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
-    """So few blocks that a handful of requests push one another out."""
-    with _running(_FAKE, _TIGHT, tmp_path_factory.mktemp("tight")) as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
-def chunked_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
-    """Prompts in chunks of 16, each of which takes a moment."""
-    with _running(
-        [*_FAKE, "--kv-memory", "1MiB"], _CHUNKED, tmp_path_factory.mktemp("chunked")
-    ) as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
-def spoiled_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
-    """The logits behind "!", which the fake engine never says, are no numbers."""
-    variables = {"SLIPSTREAM_NAN_TOKEN_ID": "0", "SLIPSTREAM_FAKE_STEP_MS": "3"}
-    with _running(
-        [*_FAKE, "--kv-memory", "1MiB"], variables, tmp_path_factory.mktemp("spoiled")
-    ) as up:
-        yield up
-
-
-@pytest.fixture
-async def spoiled(spoiled_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with _asking(spoiled_stack) as asking:
-        yield asking
-
-
-@pytest.fixture
-async def roomy(roomy_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with _asking(roomy_stack) as asking:
-        yield asking
-
-
-@pytest.fixture
-async def hard(hard_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with _asking(hard_stack) as asking:
-        yield asking
-
-
-@pytest.fixture
-async def fake(fake_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with _asking(fake_stack) as asking:
-        yield asking
-
-
-@pytest.fixture
-async def narrow(narrow_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with _asking(narrow_stack) as asking:
-        yield asking
-
-
-@pytest.fixture
-async def tight(tight_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with _asking(tight_stack) as asking:
-        yield asking
-
-
-@pytest.fixture
-async def chunked(chunked_stack: stack.Stack) -> AsyncIterator[client.Client]:
-    async with _asking(chunked_stack) as asking:
-        yield asking
+roomy, hard, fake = _client("roomy"), _client("hard"), _client("fake")
+narrow, tight = _client("narrow"), _client("tight")
+chunked, spoiled = _client("chunked"), _client("spoiled")
 
 
 @pytest.fixture

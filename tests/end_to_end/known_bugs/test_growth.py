@@ -30,12 +30,8 @@ _NOISE_KIB = 768  # pages that come and go in a process at work
 def small_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack]:
     variables = {"SLIPSTREAM_FAKE_STEP_MS": "1", "SLIPSTREAM_STREAM_KEEP_S": "1"}
     arguments = ["--test-mode", "--engine", "fake", "--kv-memory", "256KiB", "--log-level", "error"]
-    running = stack.Stack(arguments, variables, tmp_path_factory.mktemp("growth"))
-    try:
-        yield running
-        assert 0 == running.stop()
-    finally:
-        running.close()
+    with stack.running(arguments, tmp_path_factory.mktemp("growth"), variables) as started:
+        yield started
 
 
 @pytest.fixture
