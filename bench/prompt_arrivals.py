@@ -3,9 +3,10 @@ Measure what long prompts that arrive back to back cost running streams, and the
 
     python bench/prompt_arrivals.py --rounds 4 --seconds 8 --json prompt_arrivals.json
 
-Each round takes three phases in an order of its own: streams alone, streams beside prompts, prompts
-alone; for each route. A gap is the time between two tokens of one stream. The figures: the p99 gap
-beside prompts in median gaps of streams alone, and the prompts' rate in their rate alone.
+Each round takes prompts alone, then streams: alone, beside prompts, beside prompts, alone, so that
+the growth of their contexts falls on both alike; for each route. A gap is the time between two
+tokens of one stream. The figures: the p99 gap beside prompts in median gaps of streams alone, and
+the prompts' rate in their rate alone.
 """
 
 import argparse
@@ -140,7 +141,7 @@ async def measure(
             samples = found[route]
             samples["rate alone"].append(await prompts_for(bus, rng, route, seconds))
             async with streaming(bus, rng) as streams:
-                for is_beside in rng.sample((False, True), 2):
+                for is_beside in (False, True, True, False):
                     began_s = time.perf_counter()
                     if is_beside:
                         rate = await prompts_for(bus, rng, route, seconds)
@@ -184,7 +185,9 @@ def main() -> None:
     """Measure, print, write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of a phase")
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="of a phase, of which a route has five"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", default="auto", help="of the weights")
     parser.add_argument("--json", type=Path, help="write the figures here")

@@ -1,4 +1,4 @@
-// The time that only goes on.
+// The time that only goes on, and is the same for all processes of a host: the ledger holds it.
 #pragma once
 
 #include <chrono>
