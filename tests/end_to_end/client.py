@@ -58,6 +58,14 @@ class Stream:
         return ids
 
     @property
+    def logprobs(self) -> list[Answer]:
+        """The logprobs of the tokens, each index once; empty when none were asked for."""
+        found: list[Answer] = []
+        for frame in self.frames:
+            found[frame["index"] :] = frame.get("logprobs") or []
+        return found
+
+    @property
     def text(self) -> str:
         """The text, each character once."""
         text = ""
