@@ -23,7 +23,8 @@ Request = dict[str, Any]  # Any: JSON
 
 _NUM_TOKENS = 64
 _NUM_STRANGERS = 31  # with the request itself all seats
-_PROMPT = "The wind is strong today, so ride behind me and rest a little while you can. " * 6
+# Longer than the 256 positions of which attention merges partial results.
+_PROMPT = "The wind is strong today, so ride behind me and rest a little while you can. " * 15
 _COMMON = {"prompt": _PROMPT, "max_tokens": _NUM_TOKENS, "ignore_eos": True, "priority": -1}
 _KINDS: dict[str, Request] = {
     "greedy": {"temperature": 0, "logprobs": 2},
@@ -53,8 +54,8 @@ _FOUR_STACKS = [
     for case in all_cases(_STACKS)
     if (case["threads"] == "1") == ((case["format"] == "int8") == (case["chunk"] == "16"))
 ]
-# 24 blocks of 32, of which the request needs 6.
-_TIGHT = ["--kv-memory", "9MiB", "--kv-format", "int8"]
+# 29 blocks of 32 tokens, of which the request needs 11.
+_TIGHT = ["--kv-memory", "11MiB", "--kv-format", "int8"]
 _NUM_PUSHING = 14  # each soon needs its second block
 _NUM_TRIES = 5
 _COMPARED = ("token_ids", "text", "finish_reason", "logprobs")
@@ -129,7 +130,7 @@ def _stranger(rng: random.Random) -> Request:
 
 def _pushing(rng: random.Random) -> Request:
     return {
-        "prompt_token_ids": [rng.randrange(1000, 40_000) for _ in range(rng.randrange(28, 32))],
+        "prompt_token_ids": [rng.randrange(1000, 40_000) for _ in range(rng.randrange(29, 32))],
         # With chunks of 16 the last of them begins 28 steps after the first.
         "max_tokens": rng.randrange(36, 44),
         "ignore_eos": True,
