@@ -5,18 +5,64 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from slipstream.shared.bus.nats_bus import NatsBus
 
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 _READY = re.compile(r"Slipstream is ready on (nats://\S+)")
+_METRICS = re.compile(r" +metrics +(http://\S+) \((\S+)\)")
+_LAST_LINE = "Ctrl-C"
+_METRICS_S = 5.0
+
+
+@dataclass(frozen=True)
+class MeteredStack:
+    """Where a stack and the metrics of its services are."""
+
+    url: str
+    metrics_urls: Mapping[str, str]  # by the service's name
+
+    def metrics(self, service: str) -> dict[str, float]:
+        """Return a service's metrics, by name and the values of their labels: `kv_blocks free`."""
+        with urllib.request.urlopen(self.metrics_urls[service], timeout=_METRICS_S) as answer:  # noqa: S310 - of our own service
+            text = answer.read().decode()
+        return {
+            " ".join([each.name.removeprefix("slipstream_"), *each.labels.values()]): each.value
+            for family in text_string_to_metric_families(text)
+            for each in family.samples
+        }
 
 
 @contextlib.contextmanager
 def running_stack(*options: str) -> Iterator[str]:
     """Run a stack, `slipstream up` with some options; yield its address."""
+    with _started(*options) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def metered_stack(*options: str) -> Iterator[MeteredStack]:
+    """Run a stack that counts, and shows what it holds."""
+    with _started("--metrics-port", "0", *options) as (url, lines):
+        metrics_urls = {}
+        for line in lines:
+            if found := _METRICS.match(line):
+                metrics_urls[found[2]] = found[1]
+            if line.startswith(_LAST_LINE):
+                break
+        yield MeteredStack(url, metrics_urls)
+
+
+@contextlib.contextmanager
+def _started(*options: str) -> Iterator[tuple[str, IO[str]]]:
+    """Run a stack; yield its address, and what it prints from then on."""
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
             [SLIPSTREAM, "up", "--port", "0", "--log-level", "error", *options],
@@ -31,7 +77,7 @@ def running_stack(*options: str) -> Iterator[str]:
             try:
                 found = next(filter(None, map(_READY.match, process.stdout)), None)
                 assert found is not None, "the stack did not come up"
-                yield found[1]
+                yield found[1], process.stdout
             finally:
                 process.terminate()
 

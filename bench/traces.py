@@ -1,0 +1,118 @@
+"""Traces of what real services were asked: how long each prompt and each answer was."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+_CSV_COLUMNS = ("ContextTokens", "GeneratedTokens")
+_FITTING = 0.99  # of the requests fit without being cut
+
+
+class TraceError(Exception):
+    """A file that is no trace; names the line, if there is one to blame."""
+
+    def __init__(self, path: Path, line: int | None, reason: str) -> None:
+        where = f"{path}, line {line}" if line is not None else str(path)
+        super().__init__(f"{where}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A request, by its numbers of tokens."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Both together."""
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    def without_output(self) -> "Lengths":
+        """Return the prompt with the one token that it gives."""
+        return Lengths(self.num_prompt_tokens, 1)
+
+    def times(self, factor: float) -> "Lengths":
+        """Return both lengths scaled and rounded, at least 1."""
+        scaled = (self.num_prompt_tokens * factor, self.num_output_tokens * factor)
+        return Lengths(*(max(1, round(each)) for each in scaled))
+
+    def within(self, max_num_tokens: int) -> "Lengths":
+        """Return both lengths, in proportion no longer than fits."""
+        if self.num_tokens <= max_num_tokens:
+            return self
+        both = (self.num_prompt_tokens, self.num_output_tokens)
+        return Lengths(*(max(1, each * max_num_tokens // self.num_tokens) for each in both))
+
+
+class _MooncakeRow(msgspec.Struct):
+    input_length: int
+    output_length: int
+
+
+def read_trace(path: Path) -> list[Lengths]:
+    """
+    Return the requests of a trace in their order.
+
+    It is a CSV with the columns of the Azure LLM inference trace, or JSON lines with the keys of
+    the Mooncake trace. Raises TraceError.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise TraceError(path, None, error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise TraceError(path, None, f"is no text ({error})") from error
+    is_json = bool(lines) and lines[0].lstrip().startswith("{")
+    found = list((_mooncake if is_json else _azure)(path, lines))
+    if not found:
+        raise TraceError(path, None, "holds no requests")
+    return found
+
+
+def _mooncake(path: Path, lines: Sequence[str]) -> Iterator[Lengths]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line, type=_MooncakeRow)
+        except msgspec.MsgspecError as error:
+            raise TraceError(path, number, str(error)) from error
+        yield _lengths(path, number, row.input_length, row.output_length)
+
+
+def _azure(path: Path, lines: Sequence[str]) -> Iterator[Lengths]:
+    reader = csv.DictReader(lines)
+    missing = [name for name in _CSV_COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise TraceError(
+            path, 1, f"neither JSON lines nor a CSV with a column {' and '.join(missing)}"
+        )
+    for row in reader:
+        try:
+            prompt, output = (int(row[name] or "") for name in _CSV_COLUMNS)
+        except ValueError as error:
+            raise TraceError(path, reader.line_num, str(error)) from error
+        yield _lengths(path, reader.line_num, prompt, output)
+
+
+def _lengths(path: Path, line: int, num_prompt_tokens: int, num_output_tokens: int) -> Lengths:
+    if min(num_prompt_tokens, num_output_tokens) < 0:
+        raise TraceError(path, line, "a length is negative")
+    return Lengths(num_prompt_tokens, num_output_tokens)
+
+
+def fitting_factor(trace: Sequence[Lengths], max_num_tokens: int) -> float:
+    """Return by what all lengths are multiplied so that the 99th percentile of totals just fits."""
+    totals = sorted(each.num_tokens for each in trace)
+    return max_num_tokens / max(1, totals[math.ceil(_FITTING * len(totals)) - 1])
+
+
+def fit(trace: Sequence[Lengths], max_num_tokens: int) -> list[Lengths]:
+    """Return the trace scaled by the fitting factor; the longest hundredth is cut to what fits."""
+    factor = fitting_factor(trace, max_num_tokens)
+    return [each.times(factor).within(max_num_tokens) for each in trace]
