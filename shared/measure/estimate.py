@@ -62,10 +62,10 @@ def _interval(
     return found[edge], found[-1 - edge]
 
 
-def table(estimates: Sequence[Estimate]) -> str:
-    """Return one line an estimate, in milliseconds."""
+def table(estimates: Sequence[Estimate], unit: str = "milliseconds") -> str:
+    """Return one line an estimate."""
     width = max(len(each.name) for each in estimates)
-    lines = [f"{'milliseconds':<{width}}  {'median':>10}  {'95 % interval':>21}  {'n':>4}"]
+    lines = [f"{unit:<{width}}  {'median':>10}  {'95 % interval':>21}  {'n':>4}"]
     lines += [
         f"{each.name:<{width}}  {each.median:>10.2f}  {each.low:>10.2f} {each.high:>10.2f}"
         f"  {len(each.samples):>4}"
@@ -74,10 +74,12 @@ def table(estimates: Sequence[Estimate]) -> str:
     return "\n".join(lines)
 
 
-def report(estimates: Sequence[Estimate], settings: Mapping[str, Any]) -> dict[str, Any]:
+def report(
+    estimates: Sequence[Estimate], settings: Mapping[str, Any], unit: str = "ms"
+) -> dict[str, Any]:
     """Return what `--json` writes. Any: settings of every kind."""
     return {
-        "unit": "ms",
+        "unit": unit,
         "machine": describe_machine(),
         "settings": dict(settings),
         "results": {
