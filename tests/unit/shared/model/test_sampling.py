@@ -1,9 +1,6 @@
-"""The sampler against a slow plain one, its frequencies, and what its noise may depend on."""
+"""The sampler against a slow plain one, and what its noise may depend on."""
 
-import itertools
 import math
-from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +8,8 @@ import pytest
 
 from slipstream.shared.errors import NonFiniteLogitsError
 from slipstream.shared.messages.sampling import SamplingParameters
-from slipstream.shared.model.sampling import (
-    GREEDY_TEMPERATURE,
-    Sampler,
-    gumbel_noise,
-    raw_logprobs,
-)
+from slipstream.shared.model.sampling import Sampler, gumbel_noise, raw_logprobs
+from tests import plain_sampler
 
 Row = npt.NDArray[np.float32]
 
@@ -28,53 +21,6 @@ _EOS = 5
 def _row(seed: int, size: int = _VOCAB_SIZE) -> Row:
     # Rounded, so that ties occur.
     return np.random.default_rng(seed).normal(0, 2, size).round(1).astype(np.float32)
-
-
-def _plain_distribution(
-    logits: Row, parameters: SamplingParameters, prompt: Sequence[int], output: Sequence[int]
-) -> dict[int, float]:
-    """Return the probabilities of the tokens that can be chosen, by the documented order."""
-    values = {token_id: float(v) for token_id, v in enumerate(logits)}
-    for token_id, bias in parameters.logit_bias.items():
-        values[token_id] = -math.inf if bias <= -100 else values[token_id] + bias
-    for token_id in {*prompt, *output}:
-        penalty, value = parameters.repetition_penalty, values[token_id]
-        values[token_id] = value / penalty if value > 0 else value * penalty
-    for token_id, count in Counter(output).items():
-        values[token_id] -= count * parameters.frequency_penalty + parameters.presence_penalty
-    if len(output) < parameters.min_tokens:
-        for token_id in {_EOS, *parameters.stop_token_ids}:
-            values[token_id] = -math.inf
-    ranked = sorted(values, key=lambda t: (-values[t], t))
-    if parameters.temperature <= GREEDY_TEMPERATURE:
-        return {ranked[0]: 1.0}
-    if 0 < parameters.top_k < len(ranked):
-        ranked = ranked[: parameters.top_k]
-    weights = {
-        t: math.exp((values[t] - values[ranked[0]]) / parameters.temperature) for t in ranked
-    }
-    if parameters.top_p < 1:
-        ranked = _plain_nucleus(ranked, weights, parameters.top_p)
-    kept = [t for t in ranked if weights[t] >= parameters.min_p * weights[ranked[0]]]
-    total = sum(weights[t] for t in kept)
-    return {t: weights[t] / total for t in kept if weights[t] > 0}
-
-
-def _plain_nucleus(ranked: list[int], weights: dict[int, float], top_p: float) -> list[int]:
-    reached, total = 0.0, sum(weights[t] for t in ranked)
-    for num_kept, token_id in enumerate(ranked, start=1):
-        reached += weights[token_id]
-        if reached >= top_p * total:
-            return ranked[:num_kept]
-    return ranked
-
-
-def _plain_sample(
-    logits: Row, parameters: SamplingParameters, prompt: Sequence[int], output: Sequence[int]
-) -> int:
-    distribution = _plain_distribution(logits, parameters, prompt, output)
-    noise = gumbel_noise(parameters.seed, len(output), np.arange(len(logits)))
-    return max(distribution, key=lambda t: math.log(distribution[t]) + noise[t])
 
 
 _STAGES: list[dict[str, object]] = [
@@ -126,7 +72,7 @@ def test_it_chooses_what_the_plain_sampler_chooses(stage: dict[str, object]) -> 
     output: list[int] = []
     for position in range(12):
         logits = _row(position)
-        expected = _plain_sample(logits, parameters, _PROMPT, output)
+        expected = plain_sampler.choose(logits, stage, parameters.seed, _PROMPT, output, [_EOS])
         output.append(sampler.sample(logits).token_id)
 
         assert expected == output[-1], f"output position {position}"
@@ -141,55 +87,6 @@ def test_a_sampler_made_from_the_tokens_so_far_goes_on_alike(stage: dict[str, ob
     replayed = Sampler(parameters, _PROMPT, output[:4], eos_token_ids=[_EOS])
 
     assert output[4:] == [replayed.sample(_row(position)).token_id for position in range(4, 8)]
-
-
-# Upper 0.1 % points of chi-square for 1 to 60 degrees of freedom, by Wilson and Hilferty.
-def _chi_square_limit(num_degrees: int) -> float:
-    spread = 2 / (9 * num_degrees)
-    return float(num_degrees * (1 - spread + 3.09 * math.sqrt(spread)) ** 3)
-
-
-@pytest.mark.parametrize(
-    "stage",
-    [
-        {},
-        {"temperature": 0.6},
-        {"top_k": 5},
-        {"top_p": 0.7},
-        {"min_p": 0.15},
-        {"top_k": 10, "top_p": 0.9, "min_p": 0.05, "temperature": 1.5},
-    ],
-)
-def test_tokens_come_as_often_as_they_should(stage: dict[str, object]) -> None:
-    """
-    Over 4,000 seeds the frequencies pass a chi-square test at 0.1 %.
-
-    It fails too if noise of neighbouring seeds were alike, or of neighbouring tokens.
-    """
-    logits, num_samples = _row(1, size=12), 4000
-    counts = Counter(
-        Sampler(_parameters(stage, seed), []).sample(logits).token_id for seed in range(num_samples)
-    )
-    distribution = _plain_distribution(logits, _parameters(stage), [], [])
-    expected = {t: p * num_samples for t, p in distribution.items()}
-    statistic = sum((counts[t] - e) ** 2 / e for t, e in expected.items())
-
-    assert set(counts) <= set(distribution)
-    assert statistic < _chi_square_limit(len(distribution) - 1)
-
-
-def test_positions_of_one_seed_are_independent_draws() -> None:
-    """Pairs of consecutive tokens are as frequent as the product of their probabilities."""
-    logits, num_samples = np.log(np.array([0.5, 0.3, 0.2], np.float32)), 4000
-    sampler = Sampler(SamplingParameters(seed=7), [])
-    tokens = [sampler.sample(logits).token_id for _ in range(num_samples + 1)]
-    counts = Counter(itertools.pairwise(tokens))
-    expected = {
-        (i, j): num_samples * math.exp(logits[i] + logits[j]) for i in range(3) for j in range(3)
-    }
-    statistic = sum((counts[pair] - e) ** 2 / e for pair, e in expected.items())
-
-    assert statistic < _chi_square_limit(8)
 
 
 def test_noise_depends_on_seed_position_and_token_id_only() -> None:
@@ -208,6 +105,14 @@ def test_any_64_bit_seed_is_usable(seed: int) -> None:
 
     assert np.isfinite(noise).all()
     assert 0.5772 == pytest.approx(float(noise.mean()), abs=0.02)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, -5, 2**63 - 1, -(2**63)])
+def test_noise_is_that_of_the_plain_sampler(seed: int) -> None:
+    for position in (0, 1, 4000):
+        expected = plain_sampler.gumbel_noise(seed, position, 5000)
+
+        assert np.array_equal(expected, gumbel_noise(seed, position, np.arange(5000)))
 
 
 def test_noise_is_the_same_on_every_machine() -> None:
@@ -244,7 +149,7 @@ def test_a_flat_distribution_over_a_large_vocabulary_keeps_the_right_nucleus(top
     logits = _row(0, size=20_000) * np.float32(0.3)
     parameters = _parameters({"top_p": top_p})
 
-    assert _plain_sample(logits, parameters, [], []) == (
+    assert plain_sampler.choose(logits, {"top_p": top_p}, parameters.seed, [], [], []) == (
         Sampler(parameters, []).sample(logits).token_id
     )
 
