@@ -58,14 +58,6 @@ class Stream:
         return ids
 
     @property
-    def logprobs(self) -> list[Answer]:
-        """The logprobs of the tokens, each index once; empty when none were asked for."""
-        found: list[Answer] = []
-        for frame in self.frames:
-            found[frame["index"] :] = frame.get("logprobs") or []
-        return found
-
-    @property
     def text(self) -> str:
         """The text, each character once."""
         text = ""
@@ -73,6 +65,18 @@ class Stream:
             assert frame["text_offset"] <= len(text), f"a gap before {frame['text_offset']}"
             text = text[: frame["text_offset"]] + frame["text"]
         return text
+
+    @property
+    def logprobs(self) -> list[Any] | None:  # Any: as JSON has them
+        """Those of the tokens, each index once; None when there are none."""
+        found: list[Any] = []
+        for frame in self.frames:
+            found[frame["index"] :] = frame.get("logprobs") or []
+        return found or None
+
+    def choice(self, number: int) -> "Stream":
+        """Return what belongs to one choice."""
+        return Stream([each for each in self.messages if each.get("choice", 0) == number])
 
 
 class Client:
@@ -106,7 +110,7 @@ class Client:
     async def stream(
         self, body: Mapping[str, Any], *, encoding: Encoding = "json", timeout_s: float = ANSWER_S
     ) -> Stream:
-        """Return a whole stream."""
+        """Return a whole stream, of all choices."""
         found = Stream()
         async for message in self.messages(body, encoding=encoding, timeout_s=timeout_s):
             found.messages.append(message)
@@ -115,19 +119,19 @@ class Client:
     async def messages(
         self, body: Mapping[str, Any], *, encoding: Encoding = "json", timeout_s: float = ANSWER_S
     ) -> AsyncIterator[Answer]:
-        """Yield the messages of a stream as they come, up to the ending."""
+        """Yield the messages of a stream as they come, up to the ending of the last choice."""
         inbox = self.connection.new_inbox()
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
         subscription = await self.connection.subscribe(inbox, cb=arrived.put)
+        num_left = body.get("n", 1)
         try:
             payload = encode({**body, "stream": True}, encoding)
             await self.connection.publish(GENERATE.subject(), payload, reply=inbox)
             async with asyncio.timeout(timeout_s):
-                while True:
+                while num_left > 0:
                     message = decode((await arrived.get()).data)
                     yield message
-                    if message["type"] in ("finished", "failed"):
-                        return
+                    num_left -= message["type"] in ("finished", "failed")
         finally:
             await subscription.unsubscribe()
 

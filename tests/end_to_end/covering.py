@@ -1,28 +1,54 @@
-"""Few cases in place of a whole product: every pair of values meets in one of them at least."""
+"""Few rows in which the values of features meet: all pairs, or any so many at a time."""
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 
-Case = dict[str, str]
-_Value = tuple[str, str]
+Values = Mapping[str, Sequence[str]]  # of each feature, by name
+Row = dict[str, str]  # one value of each feature
+Combination = tuple[tuple[str, str], ...]
 
 
-def all_cases(factors: Mapping[str, Sequence[str]]) -> list[Case]:
-    """Return the product of all factors."""
-    return [dict(zip(factors, each, strict=True)) for each in itertools.product(*factors.values())]
+def covering_rows(values: Values, strength: int, also: Sequence[Row] = ()) -> list[Row]:
+    """
+    Return rows that have every combination of so many values, chosen greedily.
+
+    `also` are combinations, of any size, that each have a row of their own.
+    """
+    rng = random.Random(strength)
+    missing = dict.fromkeys(combinations(values, strength))
+    rows: list[Row] = []
+    while missing or len(rows) < len(also):
+        row = dict(also[len(rows)] if len(rows) < len(also) else next(iter(missing)))
+        for feature in rng.sample(list(values), len(values)):
+            if feature not in row:
+                row[feature] = _best(values, row, feature, strength, missing, rng)
+        rows.append({feature: row[feature] for feature in values})
+        for covered in itertools.combinations(rows[-1].items(), strength):
+            missing.pop(covered, None)
+    return rows
 
 
-def covering_cases(factors: Mapping[str, Sequence[str]]) -> list[Case]:
-    """Return cases that hold all pairs of values, each the one that adds most to those before."""
-    left = {pair for case in all_cases(factors) for pair in pairs_of(case)}
-    chosen: list[Case] = []
-    while left:
-        best = max(all_cases(factors), key=lambda case: len(left.intersection(pairs_of(case))))
-        chosen.append(best)
-        left.difference_update(pairs_of(best))
-    return chosen
+def combinations(values: Values, strength: int) -> Iterator[Combination]:
+    """Yield all values of any so many features."""
+    for some in itertools.combinations(values, strength):
+        yield from itertools.product(*([(name, value) for value in values[name]] for name in some))
 
 
-def pairs_of(case: Case) -> Iterator[tuple[_Value, _Value]]:
-    """Yield the pairs of values that meet in a case."""
-    return itertools.combinations(case.items(), 2)
+def _best(
+    values: Values,
+    row: Row,
+    feature: str,
+    strength: int,
+    missing: Mapping[Combination, None],
+    rng: random.Random,
+) -> str:
+    """Return the value with which a row, which may still lack features, covers most."""
+
+    def num_covered(value: str) -> int:
+        found = {**row, feature: value}
+        items = [(name, found[name]) for name in values if name in found]
+        return sum(some in missing for some in itertools.combinations(items, strength))
+
+    # Of several as good any one, or rows would be much alike.
+    return max(rng.sample(values[feature], len(values[feature])), key=num_covered)

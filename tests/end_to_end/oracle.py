@@ -1,12 +1,15 @@
 """What transformers says: the tokens that ours must equal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from . import prompts
 
@@ -14,6 +17,8 @@ NUM_TOKENS = 48
 # Two logits so close are a tie: sums in another order may turn it.
 TIE = 1e-4
 _TOGETHER = 512  # tokens, the padding among them
+
+Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,59 @@ class Oracle:
             rows = self._model(ids).logits[0, :-1].double().log_softmax(-1)
         found: list[float] = rows.gather(1, ids[0, 1:, None])[:, 0].tolist()
         return found
+
+    def prompt_ids(self, fields: Mapping[str, Any]) -> list[int]:  # Any: fields of a request
+        """Return the tokens of a request's prompt."""
+        known: list[int] | None = fields.get("prompt_token_ids")
+        prompt = prompts.Prompt("", fields.get("prompt"), fields.get("messages"))
+        return known or self.token_ids(prompt)
+
+    @torch.inference_mode()
+    def rows(
+        self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
+    ) -> tuple[Rows, list[Rows]]:
+        """
+        Return the logits behind each token of a prompt, and before each token of its outputs.
+
+        All in one row: outputs see the prompt and what is theirs of the rest.
+        """
+        torch.set_num_threads(1)
+        ids, num_prompt_tokens = list(prompt_ids), len(prompt_ids)
+        owners, positions = [-1] * num_prompt_tokens, list(range(num_prompt_tokens))
+        for owner, output in enumerate(outputs):
+            ids += output
+            owners += [owner] * len(output)
+            positions += range(num_prompt_tokens, num_prompt_tokens + len(output))
+        owner_of = torch.tensor(owners)
+        is_seen = (owner_of == -1) | (owner_of == owner_of[:, None])
+        mask = torch.zeros(len(ids), len(ids)).masked_fill(~is_seen.tril(), -torch.inf)
+        logits = self._model(
+            torch.tensor([ids]),
+            attention_mask=mask[None, None],
+            position_ids=torch.tensor([positions]),
+        ).logits[0]
+        last = logits[num_prompt_tokens - 1 : num_prompt_tokens]
+        before = [
+            torch.cat([last, logits[owner_of == owner][:-1]]).numpy()
+            for owner in range(len(outputs))
+        ]
+        return logits[:num_prompt_tokens].numpy(), before
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Return what tokens say."""
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special)
+        return text
+
+    def token_bytes(self) -> list[bytes]:
+        """Return the bytes that each token stands for; a control token stands for none."""
+        of_byte: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call] # not ours
+        byte_of = {character: byte for byte, character in of_byte.items()}
+        names = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
+        control = self._tokenizer.added_tokens_decoder
+        return [
+            b"" if token_id in control else bytes(byte_of[character] for character in name)
+            for token_id, name in enumerate(names)
+        ]
 
     def check(self, prompt: prompts.Prompt, ours: list[int]) -> int:
         """
