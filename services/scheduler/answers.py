@@ -24,6 +24,9 @@ class Refusal(NamedTuple):
     retry_after_ms: int | None = None
 
 
+LATE = Refusal("deadline_exceeded", "the deadline passed before the answer's end")
+
+
 def failed_from(error: SlipstreamError, trace_id: str | None = None) -> Failed:
     """Return the answer that tells a client of an error: field and limit by name."""
     field = error.field if isinstance(error, InvalidRequestError) else None

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from slipstream.services.scheduler import placement
-from slipstream.services.scheduler.answers import Answers, Refusal
+from slipstream.services.scheduler.answers import LATE, Answers, Refusal
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.fleet import Fleet
 from slipstream.services.scheduler.metrics import SchedulerMetrics
@@ -161,6 +161,8 @@ class Desk:
         ):
             await self._retry(record, refusal)
             return
+        elif record.deadline.is_over and refusal.code in _NOBODYS_FAULT:
+            refusal = LATE  # with more time there would have been another turn
         await self.give_up(record, refusal)
 
     async def fail(self, record: RequestRecord, refusal: Refusal) -> None:

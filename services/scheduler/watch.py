@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from slipstream.services.scheduler.answers import Refusal
+from slipstream.services.scheduler.answers import LATE, Refusal
 from slipstream.services.scheduler.desk import NO_WORKER_S, RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.fleet import Fleet
 from slipstream.services.scheduler.records import RequestRecord
@@ -114,8 +114,7 @@ class Watch:
         overdue_s = time.monotonic() - record.deadline.at
         is_waiting = record.phase == "waiting"
         if overdue_s >= (0 if is_waiting else _OVERDUE_S):
-            refusal = Refusal("deadline_exceeded", "the deadline passed before the answer's end")
-            self._desk.run(self._desk.give_up(record, refusal), record.log_fields)
+            self._desk.run(self._desk.give_up(record, LATE), record.log_fields)
         elif is_waiting and min(without_decode_s, record.elapsed_ms / 1000) > NO_WORKER_S:
             refusal = Refusal("no_workers", "no decode worker is up", RETRY_AFTER_MS)
             await self._desk.fail(record, refusal)

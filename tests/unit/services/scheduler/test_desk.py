@@ -159,6 +159,18 @@ async def test_a_full_worker_is_asked_until_it_has_a_seat(office: Office) -> Non
     assert 0 == record.num_failures
 
 
+async def test_a_worker_that_is_full_up_to_the_deadline_is_not_the_client_s_reason(
+    office: Office,
+) -> None:
+    decode = await office.worker("d")
+    decode.answer_job = Rejected(request_id=R, attempt=1, reason="no_seat")
+    office.desk.open(make_record(deadline_ms=1))
+    await until(lambda: office.codes)
+
+    assert ["deadline_exceeded"] == office.codes
+    office.assert_empty()
+
+
 @pytest.mark.parametrize(
     ("code", "is_final"),
     [
