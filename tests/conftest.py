@@ -15,6 +15,9 @@ from hypothesis import settings
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.model.store import default_cache_dir, resolve_model
 
+# What a failed comparison of theirs says is all that a random test leaves.
+pytest.register_assert_rewrite("tests.soup.again", "tests.soup.checks")
+
 # For `make sanitize`, where a kernel takes ten times as long.
 settings.register_profile("sanitize", max_examples=2)
 

@@ -221,7 +221,10 @@ def text_of(answer: Answer) -> str:
 
 
 # A frame is an array in msgpack: its names in order, as the wire's golden bytes fix them.
-_FRAME = ("type", "request_id", "attempt", "index", "text_offset", "token_ids", "text")
+_FRAME = (
+    *("type", "request_id", "attempt", "index", "text_offset", "token_ids", "text"),
+    *("choice", "logprobs"),
+)
 
 
 def _plain(value: Any) -> Any:  # Any: whatever msgpack holds
