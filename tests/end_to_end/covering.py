@@ -9,14 +9,16 @@ Row = dict[str, str]  # one value of each feature
 Combination = tuple[tuple[str, str], ...]
 
 
-def covering_rows(values: Values, strength: int, also: Sequence[Row] = ()) -> list[Row]:
+def covering_rows(
+    values: Values, strength: int, num_times: int = 1, also: Sequence[Row] = ()
+) -> list[Row]:
     """
-    Return rows that have every combination of so many values, chosen greedily.
+    Return rows that have every combination of so many values, so many times, chosen greedily.
 
     `also` are combinations, of any size, that each have a row of their own.
     """
     rng = random.Random(strength)
-    missing = dict.fromkeys(combinations(values, strength))
+    missing = dict.fromkeys(combinations(values, strength), num_times)
     rows: list[Row] = []
     while missing or len(rows) < len(also):
         row = dict(also[len(rows)] if len(rows) < len(also) else next(iter(missing)))
@@ -25,7 +27,7 @@ def covering_rows(values: Values, strength: int, also: Sequence[Row] = ()) -> li
                 row[feature] = _best(values, row, feature, strength, missing, rng)
         rows.append({feature: row[feature] for feature in values})
         for covered in itertools.combinations(rows[-1].items(), strength):
-            missing.pop(covered, None)
+            _count_down(missing, covered)
     return rows
 
 
@@ -35,12 +37,19 @@ def combinations(values: Values, strength: int) -> Iterator[Combination]:
         yield from itertools.product(*([(name, value) for value in values[name]] for name in some))
 
 
+def _count_down(missing: dict[Combination, int], covered: Combination) -> None:
+    if covered in missing:
+        missing[covered] -= 1
+        if missing[covered] == 0:
+            del missing[covered]
+
+
 def _best(
     values: Values,
     row: Row,
     feature: str,
     strength: int,
-    missing: Mapping[Combination, None],
+    missing: Mapping[Combination, int],
     rng: random.Random,
 ) -> str:
     """Return the value with which a row, which may still lack features, covers most."""

@@ -68,8 +68,9 @@ FEATURES: dict[str, dict[str, Fields]] = {
     },
     "bias": {
         "off": {},
-        "towards": {"logit_bias": _bias({_END: 13, _THE: 3, _COMMA: 2.5, _QUOTE: 2})},
-        "away": {"logit_bias": _bias({_END: 11, _THE: -100, _AND: -4, _COMMA: -99.5})},
+        "towards": {"logit_bias": _bias({_THE: 5, _COMMA: 4, _QUOTE: 3})},
+        "away": {"logit_bias": _bias({_THE: -100, _AND: -1, _A: -1.5, _COMMA: -99.5})},
+        "end": {"logit_bias": _bias({_END: 13, _THE: 1})},
     },
     "grammar": {
         "off": {},
@@ -99,21 +100,29 @@ FEATURES: dict[str, dict[str, Fields]] = {
 
 
 # Where rules of three features meet, most of which a row of pairs would not show: what may not end
-# the answer yet, though it is likely or the only thing left, and what may again.
+# the answer yet, though it is likely or the only thing left, and what may again. Their seeds are
+# fixed, and so is what ends them.
 MEETINGS: tuple[Row, ...] = (
-    {"stop": "ids", "grammar": "choice", "end": "late", "n": "3"},
-    {"stop": "both", "grammar": "choice", "end": "both", "n": "2"},
-    {"stop": "strings", "grammar": "json", "end": "late", "n": "3"},
-    {"stop": "ids", "bias": "towards", "grammar": "off", "end": "late", "n": "3"},
-    {"bias": "towards", "grammar": "off", "end": "late", "n": "3", "stop": "off"},
-    {"bias": "away", "grammar": "off", "end": "both", "n": "3", "stop": "off"},
-    {"bias": "towards", "grammar": "regex", "end": "at length", "n": "3", "stop": "off"},
+    {"stop": "ids", "grammar": "choice", "end": "late", "n": "3", "seed": "zero"},
+    {"stop": "both", "grammar": "choice", "end": "both", "n": "2", "seed": "last"},
+    {"stop": "strings", "grammar": "json", "end": "late", "n": "3", "seed": "below"},
+    {"stop": "ids", "bias": "end", "grammar": "off", "end": "late", "n": "3", "seed": "zero"},
+    {"bias": "end", "grammar": "off", "end": "late", "n": "3", "stop": "off", "seed": "last"},
+    {"bias": "end", "grammar": "off", "end": "both", "n": "3", "stop": "off", "seed": "below"},
+    {
+        "bias": "end",
+        "grammar": "regex",
+        "end": "at length",
+        "n": "3",
+        "stop": "off",
+        "seed": "zero",
+    },
 )
 
 
 def fields_of(row: Row) -> Fields:
     """Return the fields of the request that a row stands for."""
-    fields: Fields = {"max_tokens": 20}
+    fields: Fields = {"max_tokens": 24}
     for feature, value in row.items():
         fields |= FEATURES[feature][value]
     return fields

@@ -28,6 +28,8 @@ class Language:
         """Return what may follow a beginning."""
         language = self
         for byte in text:
+            if language is NOTHING:
+                break
             language = language.after(byte)
         return language
 
