@@ -194,6 +194,14 @@ def test_a_nan_is_refused_even_where_its_token_is_banned() -> None:
         sampler.sample(np.array([math.nan, 1.0], np.float32))
 
 
+@pytest.mark.parametrize(("bias", "expected"), [(-99.9, 0), (-100.0, 1), (-100.1, 1)])
+def test_a_bias_bans_a_token_from_minus_100_down(bias: float, expected: int) -> None:
+    """Above that it is a bias like others, which a token may well outweigh."""
+    sampler = Sampler(SamplingParameters(temperature=0.0, seed=1, logit_bias={0: bias}), [])
+
+    assert expected == sampler.sample(np.array([150.0, 0.0], np.float32)).token_id
+
+
 def test_banning_every_token_is_refused() -> None:
     parameters = SamplingParameters(seed=1, logit_bias={0: -100.0}, min_tokens=1)
 
