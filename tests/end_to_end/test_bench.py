@@ -51,6 +51,7 @@ def test_a_step_reads_a_byte_a_weight_and_the_cache(written: dict[str, Any]) -> 
         assert 1.0 < weight_bytes / _NUM_WEIGHTS < 1.03
 
 
+@pytest.mark.slow
 def test_an_engine_runs_unfused_beside_itself(
     packed_int8: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

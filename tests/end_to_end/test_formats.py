@@ -47,11 +47,11 @@ async def test_the_answer_says_what_computed_it_and_makes_sense(
     connection: client.Client, request: pytest.FixtureRequest
 ) -> None:
     name = request.node.callspec.params["running"]
-    question = [{"role": "user", "content": "What is the capital of France?"}]
 
-    answer = await connection.ask({"messages": question, "temperature": 0})
+    # No chat: there the model is all but undecided in float32, between this answer and another.
+    answer = await connection.ask({"prompt": "The capital of France is", "temperature": 0})
 
-    assert "Paris" in client.text_of(answer)
+    assert client.text_of(answer).startswith(" Paris")
     kv = "int8" if name == "int4" else name
     assert answer["numerics"].startswith(f"{name}/kv-{kv}/native-")
 

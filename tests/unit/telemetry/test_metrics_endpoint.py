@@ -26,9 +26,16 @@ class Served:
         self.body: bytes | Exception = BODY
         self.endpoint: MetricsEndpoint | None = None
 
-    async def open(self, host: str = "127.0.0.1", port: int = 0) -> "Served":
-        self.endpoint = await MetricsEndpoint.open(self._render, TYPE, host, port, EXCHANGE_S)
+    async def open(
+        self, host: str = "127.0.0.1", port: int = 0, exchange_s: float = EXCHANGE_S
+    ) -> "Served":
+        self.endpoint = await MetricsEndpoint.open(self._render, TYPE, host, port, exchange_s)
         return self
+
+    async def close(self) -> None:
+        assert self.endpoint is not None
+        await self.endpoint.close()
+        assert not self.endpoint._exchanges
 
     @property
     def port(self) -> int:
@@ -56,9 +63,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     found = await Served().open()
     yield found
-    assert found.endpoint is not None
-    await found.endpoint.close()
-    assert not found.endpoint._exchanges
+    await found.close()
 
 
 def num_descriptors() -> int:
@@ -154,15 +159,27 @@ async def test_slow_clients_do_not_keep_another_waiting(served: Served) -> None:
     assert 200 == status_of(answer)
 
 
-async def test_more_connections_than_there_is_room_for_are_refused(served: Served) -> None:
+async def test_more_connections_than_there_is_room_for_are_refused() -> None:
+    served = await Served().open(exchange_s=60.0)  # nobody's time is up before all are there
     slow = [await served.connect() for _ in range(MAX_NUM_CONNECTIONS)]
     refused = await served.ask(b"")
-    await asyncio.gather(*(reader.read() for reader, _ in slow))
     for _, writer in slow:
         writer.close()
+    while served.endpoint is not None and served.endpoint._exchanges:
+        await asyncio.sleep(0.01)
 
     assert 503 == status_of(refused)
-    assert 200 == status_of(await served.ask(GET)), "their time was up"
+    assert 200 == status_of(await served.ask(GET)), "there is room again"
+    await served.close()
+
+
+async def test_silent_clients_make_room_when_their_time_is_up(served: Served) -> None:
+    silent = [await served.connect() for _ in range(MAX_NUM_CONNECTIONS)]
+    await asyncio.gather(*(reader.read() for reader, _ in silent))
+    for _, writer in silent:
+        writer.close()
+
+    assert 200 == status_of(await served.ask(GET))
 
 
 async def test_many_clients_are_answered_and_nothing_is_left_of_them(served: Served) -> None:
