@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -31,8 +32,10 @@ class MeteredStack:
 
     def metrics(self, service: str) -> dict[str, float]:
         """Return a service's metrics, by name and the values of their labels: `kv_blocks free`."""
-        with urllib.request.urlopen(self.metrics_urls[service], timeout=_METRICS_S) as answer:  # noqa: S310 - of our own service
-            text = answer.read().decode()
+        url = urlsplit(self.metrics_urls[service])
+        with contextlib.closing(HTTPConnection(url.netloc, timeout=_METRICS_S)) as connection:
+            connection.request("GET", url.path)
+            text = connection.getresponse().read().decode()
         return {
             " ".join([each.name.removeprefix("slipstream_"), *each.labels.values()]): each.value
             for family in text_string_to_metric_families(text)

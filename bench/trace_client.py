@@ -1,23 +1,19 @@
 """A client that asks for what a trace says, and knows how far each of its answers is."""
 
-import asyncio
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from batch_model import Progress
+from streams import answers
 from traces import Lengths
 
-from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.nats_bus import NatsBus
-from slipstream.shared.bus.subjects import GENERATE
-from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
-from slipstream.shared.messages.common import Failed
-from slipstream.shared.messages.generate import Finished, GenerateRequest, TokenFrame
+from slipstream.shared.messages.generate import GenerateRequest, TokenFrame
 from slipstream.shared.messages.packed import PackedInts
 
-_ANSWER_S = 1800.0
+_DEADLINE_MS = 1_800_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +36,6 @@ class Answer:
 
     request: TraceRequest
     lengths: Lengths  # of what was sent for it
-    ended: "asyncio.Future[None]"
     asked_s: float = field(default_factory=time.perf_counter)
     first_s: float = 0.0
     token_ids: list[int] = field(default_factory=list)
@@ -55,16 +50,10 @@ class Answer:
         """What it needs of the KV cache by now."""
         return Progress(self.lengths, len(self.token_ids))
 
-    async def take(self, incoming: Incoming) -> None:
-        """Take in a message of the stream."""
-        match decoder_of(ClientAnswer).decode(incoming.payload):
-            case TokenFrame(token_ids=token_ids, index=index) if token_ids:
-                self.first_s = self.first_s or time.perf_counter()
-                self.token_ids[index:] = token_ids
-            case Finished():
-                self.ended.set_result(None)
-            case Failed(message=message):
-                self.ended.set_exception(RuntimeError(message))
+    def take(self, frame: TokenFrame) -> None:
+        """Take in tokens of the stream."""
+        self.first_s = self.first_s or time.perf_counter()
+        self.token_ids[frame.index :] = frame.token_ids
 
 
 class TraceClient:
@@ -85,18 +74,13 @@ class TraceClient:
 
         With `padded`, prompt and answer are made so long, and what is longer than asked is dropped.
         """
-        answer = Answer(request, padded or request.lengths, _new_future())
-        inbox = self._bus.new_inbox()
-        subscription = await self._bus.subscribe(inbox, answer.take)
+        answer = Answer(request, padded or request.lengths)
         self._in_flight.add(answer)
         try:
-            message = encode(self._message(answer))
-            await self._bus.publish(GENERATE.subject(), message, reply=inbox)
-            async with asyncio.timeout(_ANSWER_S):
-                await answer.ended
+            async for frame in answers(self._bus, self._message(answer)):
+                answer.take(frame)
         finally:
             self._in_flight.discard(answer)
-            await subscription.stop()
         wanted = request.lengths.num_output_tokens
         if len(answer.token_ids) < wanted:
             raise RuntimeError(f"{len(answer.token_ids)} of {wanted} tokens came")
@@ -113,10 +97,6 @@ class TraceClient:
             ignore_eos=True,
             max_tokens=answer.lengths.num_output_tokens,
             speculation="off",
-            deadline_ms=int(_ANSWER_S * 1000),
+            deadline_ms=_DEADLINE_MS,
             cache_salt=self._cache_salt,
         )
-
-
-def _new_future() -> "asyncio.Future[None]":
-    return asyncio.get_running_loop().create_future()

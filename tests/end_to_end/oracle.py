@@ -123,7 +123,7 @@ class Oracle:
 
     def token_bytes(self) -> list[bytes]:
         """Return the bytes that each token stands for; a control token stands for none."""
-        of_byte: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call] # not ours
+        of_byte: dict[int, str] = bytes_to_unicode()
         byte_of = {character: byte for byte, character in of_byte.items()}
         names = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
         control = self._tokenizer.added_tokens_decoder

@@ -33,8 +33,8 @@ class Language:
             language = language.after(byte)
         return language
 
-    def _derivative(self, byte: int) -> "Language":  # noqa: ARG002 - nothing follows here
-        return NOTHING
+    def _derivative(self, byte: int) -> "Language":
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +74,9 @@ class _Repeated(Language):
         return then(self.one.after(byte), repeated(self.one, max(0, self.least - 1), most))
 
 
-NOTHING = Language(is_nullable=False)
-EMPTY = Language(is_nullable=True)
+# No byte follows on either.
+NOTHING = _OneOf(is_nullable=False, allowed=frozenset())
+EMPTY = _OneOf(is_nullable=True, allowed=frozenset())
 
 
 @cache
@@ -102,7 +103,7 @@ def _byte(byte: int) -> Language:
 
 def then(*parts: Language) -> Language:
     """Return one after the other."""
-    language = EMPTY
+    language: Language = EMPTY
     for part in reversed(parts):
         language = _pair(part, language)
     return language

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -98,7 +98,7 @@ async def _check_answered(company: Sequence[asyncio.Task[client.Answer]]) -> Non
         assert "completion" == answer["type"], answer
 
 
-_Company = Callable[[client.Client, Request, random.Random], Any]  # Any: a coroutine's own types
+_Company = Callable[[client.Client, Request, random.Random], Awaitable[Request]]
 _COMPANIES: dict[str, _Company] = {
     "alone": _alone,
     "strangers": _among_strangers,

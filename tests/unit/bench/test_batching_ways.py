@@ -31,7 +31,7 @@ class _Clocked:
         for _ in range(lengths.num_output_tokens):
             await asyncio.sleep(0)
         self._in_flight.remove(name)
-        return Answer(request, lengths, asyncio.get_running_loop().create_future())
+        return Answer(request, lengths)
 
 
 async def _take(way: Way) -> tuple[_Clocked, list[int]]:
