@@ -65,7 +65,9 @@ def plan(
     left = budget(parts) if prompts else None
     if left is None:
         return parts
-    waiting = [Waiting(each.num_computed_tokens, each.num_pending_tokens) for each in prompts]
+    waiting = [
+        Waiting(each.num_computed_tokens, each.num_room_tokens(block_size)) for each in prompts
+    ]
     return parts + [
         _prompt_part(sequence, num_rows)
         for sequence, num_rows in zip(prompts, share(waiting, left), strict=True)

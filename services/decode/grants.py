@@ -7,13 +7,14 @@ import structlog
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.errors import SlipstreamError
-from slipstream.shared.ids import HostId, WorkerId
+from slipstream.shared.ids import HostId, LeaseId, WorkerId
 from slipstream.shared.messages.kv import Blocks, Grant, Granted, KvRefused
 from slipstream.shared.messages.packed import PackedInts
 
 log = structlog.get_logger()
 
 _RETRY_S = 0.02
+_NUM_KEPT = 2  # of the blocks that are wanted back: the next step may need one
 
 
 class BlockGrants:
@@ -34,6 +35,7 @@ class BlockGrants:
         self._changed = asyncio.Event()
         self.is_exhausted = False  # the last answer brought nothing
         self.num_free_blocks = 0  # of the pool, as of the last answer
+        self.short_lease_id: LeaseId | None = None  # of who can't go on without
 
     @property
     def num_blocks(self) -> int:
@@ -75,6 +77,21 @@ class BlockGrants:
         if self._returned:
             await self._ask(0)
 
+    def wake(self) -> None:
+        """Have whoever waits for blocks look again."""
+        self._changed.set()
+
+    def give_up(self, num_blocks: int) -> Blocks:
+        """Let go of idle blocks that the manager wants back, but for a few."""
+        num_given = max(0, min(num_blocks, len(self._blocks) - _NUM_KEPT))
+        given, self._blocks = self._blocks[:num_given], self._blocks[num_given:]
+        # The answer may get lost.
+        self._returned += given
+        return Blocks(
+            PackedInts(block_id for block_id, _ in given),
+            PackedInts(generation for _, generation in given),
+        )
+
     async def wait_changed(self, timeout_s: float) -> None:
         """Return when a refill was answered, or after a while."""
         self._changed.clear()
@@ -112,6 +129,7 @@ class BlockGrants:
                 PackedInts(block_id for block_id, _ in returned),
                 PackedInts(generation for _, generation in returned),
             ),
+            short_lease_id=self.short_lease_id,
         )
         try:
             answer: Granted | KvRefused = await call_kv(self._bus, self._host_id, message)

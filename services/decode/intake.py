@@ -21,7 +21,7 @@ from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.host import WorkerHost
-from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
+from slipstream.shared.worker.leasing import JobEndedError, Leasing
 from slipstream.shared.worker.sampler_source import SamplerSource
 
 
@@ -115,27 +115,15 @@ def _take_blocks(sequence: DecodeSequence, hand_over: HandOver, block_size: int)
     sequence.num_computed_tokens = hand_over.num_computed_tokens
     # The prefill worker has committed all whole blocks.
     sequence.num_committed_tokens = sequence.num_whole_tokens(block_size)
-    sequence.note_cached(hand_over.num_cached_tokens, block_size)
+    sequence.note_cached(hand_over.num_cached_tokens)
     sequence.prefill_ms = hand_over.prefill_ms
 
 
 async def lease(
-    bus: Bus,
-    host: WorkerHost,
-    worker: tuple[WorkerId, int],
-    sequence: DecodeSequence,
-    is_cancelled: Callable[[], bool],
+    leasing: Leasing, sequence: DecodeSequence, is_cancelled: Callable[[], bool]
 ) -> None:
     """Lease blocks for a sequence that is to be prefilled here. Raises JobEndedError."""
-    leased = await lease_blocks(
-        bus,
-        host,
-        worker,
-        sequence.job,
-        sequence.deadline,
-        is_cancelled,
-        sequence.token_ids,
-    )
+    leased = await leasing.lease(sequence.job, sequence.deadline, is_cancelled, sequence.token_ids)
     sequence.take_lease(leased)
     if sequence.num_preemptions == 0:
-        sequence.note_cached(leased.num_cached_tokens, host.model.layout.block_size)
+        sequence.note_cached(leased.num_cached_tokens)

@@ -30,7 +30,7 @@ from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.telemetry.spans import SpanKind
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.host import WorkerHost
-from slipstream.shared.worker.leasing import JobEndedError
+from slipstream.shared.worker.leasing import JobEndedError, Leasing
 from slipstream.shared.worker.report_book import Attempt, ReportBook
 from slipstream.shared.worker.tombstones import Tombstones
 
@@ -64,11 +64,12 @@ class DecodeJobs:
         self._drafts = drafts
         self._book = book
         self._worker = worker
+        self._leasing = Leasing(bus, host, worker)
         self._num_seats = num_seats
         self._changed = changed
         self._metrics = metrics
         self._vocabulary = vocabulary
-        self._commits = BlockCommits(host.keeper, host.model.layout.block_size)
+        self._commits = BlockCommits(host.keeper, host.model.layout, host.num_tokens_ahead)
         self._sequences: dict[Attempt, DecodeSequence] = {}
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._publishing: set[asyncio.Task[None]] = set()
@@ -116,13 +117,23 @@ class DecodeJobs:
         self._metrics.emitted(len(fresh))
         if fresh and not num_booked:
             self._metrics.began(sequence.usage(), sequence.log.timings(sequence.prefill_ms))
+        num_left = sequence.num_prefill_tokens - sequence.num_computed_tokens
+        if num_left > 0 and not sequence.is_over:
+            self._host.gate.update(sequence.attempt, num_left)
+        else:
+            self._host.gate.leave(sequence.attempt)
         if not sequence.is_over:
             self._publish(sequence, self._publisher.progress(sequence))
-            if self._commits.is_due(sequence):
-                self._publish(sequence, self._commits.commit(sequence))
+            self.commit_due(sequence)
+
+    def commit_due(self, sequence: DecodeSequence) -> None:
+        """Have whole blocks of a prompt committed, and the next ones handed out."""
+        if self._commits.is_due(sequence):
+            self._publish(sequence, self._commit(sequence))
 
     def preempted(self, sequence: DecodeSequence) -> None:
         """Give a preempted sequence's blocks back, and lease anew as soon as there are some."""
+        self._host.gate.leave(sequence.attempt)
         sequence.span.add_event(names.EVENT_PREEMPTED)
         self._publish(sequence, self._release_and_lease_again(sequence))
 
@@ -185,6 +196,7 @@ class DecodeJobs:
             await self._end(sequence)
             await self._give_back(sequence, sequence.job.attempt_span)
         finally:
+            self._host.gate.leave(sequence.attempt)
             del self._sequences[sequence.attempt]
             del self._tasks[sequence.attempt]
             self._changed()
@@ -199,11 +211,16 @@ class DecodeJobs:
             await intake.restore(self._host.samplers, sequence)
             await self._lease(sequence)
 
+    async def _commit(self, sequence: DecodeSequence) -> None:
+        assert self.steps is not None, "wired before the first job"
+        await self._commits.commit(sequence)
+        self.steps.wake()
+
     async def _lease(self, sequence: DecodeSequence) -> None:
         assert self.steps is not None, "wired before the first job"
         if self.steps.has_preempted:
             await self.steps.wait_room(sequence)
-        await intake.lease(self._bus, self._host, self._worker, sequence, lambda: sequence.is_over)
+        await intake.lease(self._leasing, sequence, lambda: sequence.is_over)
 
     async def _run(self, sequence: DecodeSequence) -> None:
         """Step until it is over. A sequence that was over at once never sees a step."""

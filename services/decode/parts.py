@@ -70,7 +70,7 @@ async def open_parts(
     )
     host.keeper.on_lost = jobs.lease_lost
     pace = Pace(config.token_budget, config.step_stretch, config.prompt_step_ms / 1000)
-    steps = DecodeSteps(host, grants, drafts, pace, metrics, jobs.progress, jobs.preempted)
+    steps = DecodeSteps(host, grants, drafts, pace, metrics, jobs)
     jobs.steps = steps
     metrics.watch(jobs.sequences, lambda: host.engine.busy_s)
     return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter)

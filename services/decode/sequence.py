@@ -8,11 +8,11 @@ from slipstream.services.decode.stream import TokenLog
 from slipstream.shared.ids import LeaseId
 from slipstream.shared.messages.common import Usage
 from slipstream.shared.messages.jobs import DecodeJob
-from slipstream.shared.messages.kv import Leased
 from slipstream.shared.messages.sampling import TokenLogprobs
 from slipstream.shared.model.sampling import SampledToken, Sampler
 from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.worker.deadline import Deadline
+from slipstream.shared.worker.leased_blocks import LeasedBlocks
 from slipstream.shared.worker.report_book import Attempt
 
 _MAX_DRAFT_PAUSE = 32  # steps
@@ -72,6 +72,7 @@ class DecodeSequence:
     lease_id: LeaseId | None = None
     block_ids: list[int] = field(default_factory=list)
     generations: list[int] = field(default_factory=list)
+    leased: LeasedBlocks | None = None  # those of a prompt computed here, the same table
     num_computed_tokens: int = 0
     num_prefill_tokens: int = 0  # of them are computed here at once: a prompt, or after preemption
     num_committed_tokens: int = 0
@@ -104,6 +105,16 @@ class DecodeSequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
+    def num_reserved_blocks(self) -> int:
+        """Blocks that its prompt has been promised and that come with the commits."""
+        return self.leased.num_reserved if self.leased is not None else 0
+
+    def num_room_tokens(self, block_size: int) -> int:
+        """Return how many of them can be computed now: as far as there are blocks."""
+        num_slots = len(self.block_ids) * block_size
+        return max(0, min(len(self.token_ids), num_slots) - self.num_computed_tokens)
+
+    @property
     def num_unscored_tokens(self) -> int:
         """Tokens of the prompt whose logprobs are wanted and not there; the first has none."""
         if self.job.sampling.num_prompt_logprobs is None:
@@ -121,27 +132,28 @@ class DecodeSequence:
         num_valid = min(self.num_computed_tokens, len(self.token_ids))
         return num_valid // block_size * block_size
 
-    def take_lease(self, leased: Leased) -> None:
+    def take_lease(self, leased: LeasedBlocks) -> None:
         """Begin on leased blocks; what the prefix cache had of the tokens needs no computing."""
         self.lease_id = leased.lease_id
-        self.block_ids = list(leased.blocks.block_ids)
-        self.generations = list(leased.blocks.generations)
+        self.block_ids = leased.block_ids
+        self.generations = leased.generations
+        self.leased = leased
         self.num_computed_tokens = leased.num_cached_tokens
-        self.num_committed_tokens = leased.num_cached_tokens
+        self.num_committed_tokens = leased.num_cached_in_blocks
         self.num_prefill_tokens = len(self.token_ids)
 
     def drop_blocks(self) -> None:
         """Forget all KV: the lease ends, and what isn't cached by then is computed anew."""
         self.lease_id = None
-        self.block_ids.clear()
-        self.generations.clear()
+        self.block_ids = []
+        self.generations = []
+        self.leased = None
         self.num_computed_tokens = 0
         self.num_committed_tokens = 0
 
-    def note_cached(self, num_tokens: int, block_size: int) -> None:
+    def note_cached(self, num_tokens: int) -> None:
         """Note how much of the prompt was cached, which output of earlier attempts is not."""
-        most = (len(self.job.prompt_token_ids) - 1) // block_size * block_size
-        self.num_cached_tokens = min(num_tokens, most)
+        self.num_cached_tokens = min(num_tokens, len(self.job.prompt_token_ids) - 1)
 
     def emit(self, sampled: SampledToken) -> None:
         """Walk one new token through the finish logic into the stream."""

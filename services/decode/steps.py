@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
@@ -13,10 +14,12 @@ from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.preemption import may_return, rank, victim
 from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.shared.messages.kv import Reclaim, Reclaimed
 from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
+from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
 
@@ -24,6 +27,19 @@ log = structlog.get_logger()
 LEASE_MARGIN_S = 2.0
 _STALL_S = 0.05
 _ROOM_S = 0.05  # between two looks whether there is room again
+
+
+class SequenceOwner(Protocol):
+    """Hears what steps did to its sequences."""
+
+    def progress(self, sequence: DecodeSequence) -> None:
+        """A step went on with a sequence."""
+
+    def preempted(self, sequence: DecodeSequence) -> None:
+        """A sequence has to give its blocks back."""
+
+    def commit_due(self, sequence: DecodeSequence) -> None:
+        """A prompt waits for blocks that it has been promised."""
 
 
 class DecodeSteps:
@@ -36,20 +52,19 @@ class DecodeSteps:
         drafts: DraftClient | None,
         pace: Pace,
         metrics: DecodeMetrics,
-        on_progress: Callable[[DecodeSequence], None],
-        on_preempted: Callable[[DecodeSequence], None],
+        owner: SequenceOwner,
     ) -> None:
         self._host = host
         self._grants = grants
         self._drafts = drafts
         self._pace = pace
         self._metrics = metrics
-        self._on_progress = on_progress
-        self._on_preempted = on_preempted
+        self._owner = owner
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[DecodeSequence] = []
         self._preempted: list[DecodeSequence] = []
         self._short: list[DecodeSequence] = []  # of blocks, at the last look
+        self._named_attempt: Attempt | None = None  # the KV manager wants it to give way
         self._num_releasing = 0  # preempted, and their blocks are not known to be free yet
         self._work = asyncio.Event()
 
@@ -66,6 +81,19 @@ class DecodeSteps:
         """Take note that a preempted sequence's blocks are free."""
         self._num_releasing -= 1
         self._grants.expect()
+
+    def reclaim(self, message: Reclaim) -> Reclaimed:
+        """Give back what the manager wants: idle blocks at once, a sequence's after the step."""
+        if message.preempt_request_id is not None:
+            self._named_attempt = (message.preempt_request_id, message.preempt_attempt)
+            self.wake()
+        return Reclaimed(
+            worker_id=message.worker_id, blocks=self._grants.give_up(message.num_blocks)
+        )
+
+    def wake(self) -> None:
+        """Look again: blocks have come."""
+        self._grants.wake()
 
     @property
     def has_preempted(self) -> bool:
@@ -100,7 +128,7 @@ class DecodeSteps:
                 continue
             proposals = await self._proposals()
             ready = self._ready(proposals)
-            if (gives_way := self._victim()) is not None:
+            if (gives_way := self._named() or self._victim()) is not None:
                 self._preempt(gives_way)
                 continue
             parts = plan(ready, proposals, self._pace.budget, self._host.model.layout.block_size)
@@ -125,7 +153,7 @@ class DecodeSteps:
             part.sequence.error = part.sequence.error or part.error
             if part.sequence.error is None:
                 apply(part)
-            self._on_progress(part.sequence)
+            self._owner.progress(part.sequence)
         self._metrics.stepped(parts)
 
     def _compute(self, parts: Sequence[Part]) -> None:
@@ -154,14 +182,27 @@ class DecodeSteps:
             for each in self._sequences
             if each.lease_id is not None and keeper.is_safe(each.lease_id, self._margin_s)
         ]
-        # Drafts shrink to what fits when blocks are short; the one real row needs its slot.
-        ready = [
-            each
-            for each in sorted(safe, key=rank, reverse=True)
-            if self._grow(each, len(proposals.get(each.attempt, ()))) or self._grow(each, 0)
-        ]
-        self._short = [each for each in safe if each not in ready]
+        ready = []
+        self._short = []
+        for each in sorted(safe, key=rank, reverse=True):
+            # Drafts shrink to what fits when blocks are short; the one real row needs its slot.
+            if self._has_prompt_blocks(each):
+                ready.append(each)
+            elif each.num_reserved_blocks:
+                self._owner.commit_due(each)
+            elif self._grow(each, len(proposals.get(each.attempt, ()))) or self._grow(each, 0):
+                ready.append(each)
+            else:
+                self._short.append(each)
+        self._grants.short_lease_id = self._short[0].lease_id if self._short else None
         return ready
+
+    def _has_prompt_blocks(self, sequence: DecodeSequence) -> bool:
+        """Take over blocks that a prompt was promised; tell whether it can step on those."""
+        if sequence.leased is not None:
+            sequence.leased.absorb()
+        block_size = self._host.model.layout.block_size
+        return sequence.num_reserved_blocks > 0 and sequence.num_room_tokens(block_size) > 0
 
     def _grow(self, sequence: DecodeSequence, num_drafts: int) -> bool:
         assert sequence.lease_id is not None, "checked by the caller"
@@ -178,6 +219,13 @@ class DecodeSteps:
         sequence.generations.extend(generations)
         self._host.keeper.grow(sequence.lease_id, block_ids, generations)
         return True
+
+    def _named(self) -> DecodeSequence | None:
+        """Return who has to give way to a sequence of another worker."""
+        named, self._named_attempt = self._named_attempt, None
+        return next(
+            (each for each in self._sequences if each.attempt == named and each.lease_id), None
+        )
 
     def _victim(self) -> DecodeSequence | None:
         """Return who has to give way: only when there surely are no blocks, and one at a time."""
@@ -197,7 +245,7 @@ class DecodeSteps:
         sequence.num_preemptions += 1
         if sequence.num_unscored_tokens > 0:
             sequence.prompt_logprobs.clear()  # its rows are all computed anew
-        self._on_preempted(sequence)
+        self._owner.preempted(sequence)
 
     def _retire(self) -> None:
         """Between two steps: let go of what is over, so that its blocks may be given away."""

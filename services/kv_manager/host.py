@@ -15,13 +15,14 @@ from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.services.kv_manager.verbs import KvVerbs
+from slipstream.services.kv_manager.waits import LeaseWaits
 from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
 from slipstream.shared.ids import WorkerId, new_host_id
 from slipstream.shared.kv.arena import Arena, old_arenas
 from slipstream.shared.kv.block_hash import BlockHasher
 from slipstream.shared.kv.layout import KvLayout
-from slipstream.shared.messages.kv import ArenaWelcome
+from slipstream.shared.messages.kv import ArenaWelcome, Match
 from slipstream.shared.worker.model_source import open_layout
 from slipstream.shared.worker.reporter import new_epoch
 
@@ -29,6 +30,7 @@ log = structlog.get_logger()
 
 LOCK_NAME = "kv.lock"
 _LOCK_WAIT_S = 5.0
+_MAX_WAIT_S = 10.0
 
 
 class Host:
@@ -44,6 +46,8 @@ class Host:
         prefixes = PrefixCache(index, layout.block_size, is_on=config.is_prefix_cache_on)
         self.book = LeaseBook(pool, prefixes, layout.block_size, config.lease_ms / 1000)
         self.verbs = KvVerbs(self.book, layout.fingerprint, self.host_id, self.epoch)
+        self._waits = LeaseWaits()
+        self.book.on_moved = self._waits.moved
         self._lock = lock
         welcome = ArenaWelcome(
             host_id=arena.host_id,
@@ -75,6 +79,12 @@ class Host:
         host = cls(arena, layout, lock, config)
         await host._links.start()
         return host
+
+    async def wait_for_more(self, match: Match) -> None:
+        """Wait as long as a match allows for a prefix that somebody is computing to get longer."""
+        lease_id = self.book.awaited(match, time.monotonic())
+        if lease_id is not None:
+            await self._waits.wait(lease_id, min(match.wait_ms / 1000, _MAX_WAIT_S))
 
     async def sweep_loop(self) -> None:
         """End leases that ran out, on a timer of its own: leaks must not wait for new work."""

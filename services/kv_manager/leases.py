@@ -5,17 +5,23 @@ A lease belongs to (request, attempt) and has one holder, a (worker, epoch). Eve
 late or twice is counted and answered, never asserted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from slipstream.services.kv_manager.integrity import find_problems
+from slipstream.services.kv_manager.granted import GrantBook
+from slipstream.services.kv_manager.lease_table import LeaseTable
+from slipstream.services.kv_manager.pending import PendingPrefixes
 from slipstream.services.kv_manager.pool import BlockPool, BlockState
-from slipstream.services.kv_manager.prefix_cache import PrefixCache
+from slipstream.services.kv_manager.prefix_cache import CachedPrefix, PrefixCache
+from slipstream.services.kv_manager.prefix_index import PartBlock
+from slipstream.services.kv_manager.pressure import Pressure
 from slipstream.services.kv_manager.records import Attempt, HeldLease, Holder, Quarantine
 from slipstream.shared.ids import LeaseId, WorkerId, new_lease_id
+from slipstream.shared.kv.block_hash import BYTES_PER_TOKEN
 from slipstream.shared.messages.kv import (
     Adopt,
     Adopted,
+    BlockCopy,
     Blocks,
     Commit,
     Committed,
@@ -24,9 +30,10 @@ from slipstream.shared.messages.kv import (
     KvRefused,
     Lease,
     Leased,
-    LeaseSummary,
     Match,
     Matched,
+    Reclaim,
+    Reclaimed,
     RefusalReason,
     Release,
     Released,
@@ -44,12 +51,16 @@ class LeaseBook:
     block_size: int
     lease_s: float
     num_late_messages: int = 0
-    _leases: dict[LeaseId, HeldLease] = field(default_factory=dict)
-    _by_attempt: dict[Attempt, LeaseId] = field(default_factory=dict)
-    _grants: dict[Holder, list[int]] = field(default_factory=dict)
-    _quarantines: dict[LeaseId, Quarantine] = field(default_factory=dict)
+    table: LeaseTable = field(default_factory=LeaseTable)
     _tombstones: dict[Attempt, float] = field(default_factory=dict)  # until when
     _present: set[Holder] = field(default_factory=set)  # processes that can prove their end
+    # Hears which lease has committed or ended: others may wait for it.
+    on_moved: Callable[[LeaseId], None] = lambda _lease_id: None
+
+    def __post_init__(self) -> None:
+        self.grants = GrantBook(self.pool)
+        self.pending = PendingPrefixes(self.block_size * BYTES_PER_TOKEN)
+        self.pressure = Pressure()
 
     # Workers
 
@@ -67,51 +78,73 @@ class LeaseBook:
         holder = (worker_id, epoch)
         self._present.discard(holder)
         num_before = self.pool.num_available
-        for lease in [each for each in self._leases.values() if each.holder == holder]:
+        for lease in self.table.of_holder(holder):
             self.pool.free(self._end(lease))
-        for lease_id, quarantine in list(self._quarantines.items()):
-            if quarantine.holder == holder:
-                self.pool.free(quarantine.block_ids)
-                del self._quarantines[lease_id]
-        self.pool.free(self._grants.pop(holder, []))
+        for block_ids in self.table.proved_gone(holder):
+            self.pool.free(block_ids)
+        self.pool.free(self.grants.end(holder))
         return self.pool.num_available - num_before
 
     # Leases
 
     def lease(self, message: Lease, now: float) -> Leased | KvRefused:
         """Hold blocks for an attempt; a repeat is answered like the first."""
-        attempt = (message.request_id, message.attempt)
-        if attempt in self._tombstones:
-            return self._refuse("cancelled", "this attempt was cancelled")
         holder = (message.worker_id, message.worker_epoch)
+        attempt = (message.request_id, message.attempt)
+        refusal = self._never(message, holder)
+        if refusal is not None:
+            return refusal
+        known = self.table.of_attempt(attempt)
+        if known is not None:
+            if known.holder != holder:
+                return self._refuse("not_holder", f"{known.holder[0]} holds this attempt")
+            return self._leased(known)
+        cached = self.prefixes.find(message)
+        if message.is_patient and self._writer(cached, message.token_ids.to_bytes(), now):
+            return self._refuse("pending", "a prefix of these tokens is being computed")
+        lease = self._begin(message, cached, now)
+        if lease is None:
+            self.pressure.refused(holder, None, now)
+            return self._refuse("no_blocks", f"{message.num_blocks} blocks wanted")
+        return self._leased(lease)
+
+    def _never(self, message: Lease, holder: Holder) -> KvRefused | None:
+        """Return why an attempt can't have a lease, however long it waits."""
+        if (message.request_id, message.attempt) in self._tombstones:
+            return self._refuse("cancelled", "this attempt was cancelled")
         if holder not in self._present:
             return self._late("stale_epoch")
         if message.num_blocks > self.pool.num_blocks:
             return self._refuse(
                 "too_large", f"{message.num_blocks} blocks wanted of {self.pool.num_blocks}"
             )
-        known = self._leases.get(self._by_attempt.get(attempt, LeaseId("")))
-        if known is not None:
-            return (
-                self._leased(known)
-                if known.holder == holder
-                else self._refuse("not_holder", f"{known.holder[0]} holds this attempt")
-            )
-        lease = self._begin(message, now)
-        if lease is None:
-            return self._refuse("no_blocks", f"{message.num_blocks} blocks wanted")
-        return self._leased(lease)
+        return None
 
-    def match(self, message: Match) -> Matched:
+    def match(self, message: Match, now: float) -> Matched:
         """Tell how much a lease of these tokens would find; nothing is held by asking."""
-        return Matched(num_cached_tokens=len(self.prefixes.find(message).blocks) * self.block_size)
+        cached = self.prefixes.find(message)
+        packed = message.token_ids.to_bytes()
+        writer = self._writer(cached, packed, now)
+        num_pending = 0
+        if writer is not None:
+            num_pending = self.pending.num_common_tokens(writer, packed)
+        return Matched(
+            num_cached_tokens=cached.num_tokens(self.block_size), num_pending_tokens=num_pending
+        )
 
-    def commit(self, message: Commit) -> Committed | KvRefused:
+    def awaited(self, message: Match, now: float) -> LeaseId | None:
+        """Return the lease that is computing what these tokens lack, if any is."""
+        cached = self.prefixes.find(message)
+        writer = self._writer(cached, message.token_ids.to_bytes(), now)
+        return writer.lease_id if writer is not None else None
+
+    def commit(self, message: Commit, now: float) -> Committed | KvRefused:
         """Make the first whole blocks of a lease read-only, and findable by their tokens."""
         lease = self._held(message.lease_id, message.worker_id)
         if isinstance(lease, KvRefused):
             return lease
         self._grow(lease, message.grown)
+        self._end_copy(lease)
         first = lease.num_committed
         num_blocks = min(message.num_tokens // self.block_size, len(lease.block_ids))
         new = lease.block_ids[first:num_blocks]
@@ -119,14 +152,18 @@ class LeaseBook:
             self.pool.commit(new)
             lease.prefix = self.prefixes.extend(lease.prefix, new, message, first)
             lease.num_committed = num_blocks
-        return Committed(num_blocks=lease.num_committed)
+            self.pending.follow(lease, now)
+            self.on_moved(lease.lease_id)
+        self._hand_out(lease, message.num_wanted_blocks)
+        behind = lease.block_ids[message.num_known_blocks :] if message.num_known_blocks else []
+        return Committed(num_blocks=lease.num_committed, blocks=self.pool.blocks(behind))
 
     def adopt(self, message: Adopt, now: float) -> Adopted | KvRefused:
         """Pass a lease with its right to write to another worker, in one step."""
-        lease = self._leases.get(message.lease_id)
+        lease = self.table.leases.get(message.lease_id)
         if lease is None:
             return self._late(
-                "expired" if message.lease_id in self._quarantines else "unknown_lease"
+                "expired" if message.lease_id in self.table.quarantines else "unknown_lease"
             )
         to_holder = (message.to_worker_id, message.to_worker_epoch)
         if to_holder not in self._present:
@@ -139,6 +176,8 @@ class LeaseBook:
                 return self._late("not_holder")
             lease.holder = to_holder
         lease.expires_at = now + self.lease_s
+        self._end_copy(lease)
+        self._unreserve(lease)
         return Adopted(
             lease_id=lease.lease_id,
             blocks=self.pool.blocks(lease.block_ids),
@@ -150,7 +189,7 @@ class LeaseBook:
         holder = (message.worker_id, message.worker_epoch)
         lost = []
         for renewal in message.renewals:
-            lease = self._leases.get(renewal.lease_id)
+            lease = self.table.leases.get(renewal.lease_id)
             if lease is None or lease.holder != holder:
                 lost.append(renewal.lease_id)
                 continue
@@ -166,17 +205,15 @@ class LeaseBook:
         if message.worker_id is None:
             return Released(was_held=False)
         # Also when the lease itself is lost: the sequence's other blocks have no other way back.
-        for holder in [each for each in self._grants if each[0] == message.worker_id]:
-            self.pool.free(self._take_granted(holder, message.grown))
+        self.pool.free(self.grants.take_of(message.worker_id, message.grown))
         attempt = (message.request_id, message.attempt)
         # A worker whose lease was never answered names only the attempt.
-        lease_id = message.lease_id or self._by_attempt.get(attempt, LeaseId(""))
-        quarantine = self._quarantines.get(lease_id)
-        if quarantine is not None and quarantine.holder[0] == message.worker_id:
-            self.pool.free(quarantine.block_ids)
-            del self._quarantines[lease_id]
+        lease_id = message.lease_id or self.table.by_attempt.get(attempt, LeaseId(""))
+        proved = self.table.proved(lease_id, message.worker_id)
+        if proved is not None:
+            self.pool.free(proved)
             return Released(was_held=True)
-        lease = self._leases.get(lease_id)
+        lease = self.table.leases.get(lease_id)
         if lease is None or lease.holder[0] != message.worker_id:
             self.num_late_messages += 1
             return Released(was_held=False)
@@ -185,29 +222,41 @@ class LeaseBook:
 
     # Grants
 
-    def grant(self, message: Grant) -> Granted:
+    def grant(self, message: Grant, now: float) -> Granted:
         """Hand out blocks ahead of need, fewer than asked for when they are short."""
         holder = (message.worker_id, message.worker_epoch)
-        self.pool.free(self._take_granted(holder, message.returned))
+        self.pool.free(self.grants.take(holder, message.returned))
         if holder not in self._present:
             self.num_late_messages += 1
-            return Granted(blocks=Blocks(), num_free_blocks=self.pool.num_available)
-        num_blocks = min(message.num_blocks, self.pool.num_available)
-        taken = self.pool.take(max(0, num_blocks), BlockState.GRANTED) or []
-        if taken:
-            self._grants.setdefault(holder, []).extend(taken)
-        return Granted(blocks=self.pool.blocks(taken), num_free_blocks=self.pool.num_available)
+            return Granted(blocks=Blocks(), num_free_blocks=self.num_free)
+        taken = self.grants.hand_out(
+            holder,
+            message.num_blocks,
+            is_short=message.short_lease_id is not None,
+            is_pressed=self.pressure.is_on(now),
+        )
+        if message.num_blocks > 0 and not taken:
+            self.pressure.refused(holder, message.short_lease_id, now)
+        return Granted(blocks=self.pool.blocks(taken), num_free_blocks=self.num_free)
+
+    def reclaims(self) -> list[Reclaim]:
+        """Return what to ask of workers, for those who were refused blocks since the last time."""
+        return self.pressure.reclaims(self.grants, self.table.leases)
+
+    def reclaimed(self, message: Reclaimed) -> None:
+        """Free what a worker gave back."""
+        self.pool.free(self.grants.take_of(message.worker_id, message.blocks))
 
     # Time
 
     def sweep(self, now: float) -> dict[LeaseId, Attempt]:
         """End leases that ran out: what they alone write is quarantined, the rest let go of."""
-        expired = [lease for lease in self._leases.values() if lease.expires_at <= now]
+        expired = self.table.expired(now)
         for lease in expired:
             writable = self._end(lease)
             if writable:
                 self.pool.move(writable, BlockState.QUARANTINED)
-                self._quarantines[lease.lease_id] = Quarantine(lease.holder, writable)
+                self.table.quarantines[lease.lease_id] = Quarantine(lease.holder, writable)
         for attempt in [a for a, until in self._tombstones.items() if until <= now]:
             del self._tombstones[attempt]
         return {lease.lease_id: lease.attempt for lease in expired}
@@ -215,83 +264,85 @@ class LeaseBook:
     # Books
 
     @property
-    def num_leases(self) -> int:
-        """Leases alive."""
-        return len(self._leases)
-
-    def oldest_lease_s(self, now: float) -> float:
-        """Return how long the oldest lease has lived, renewed or not; 0 when there is none."""
-        return max((now - lease.since for lease in self._leases.values()), default=0.0)
-
-    def summaries(self, now: float) -> list[LeaseSummary]:
-        """Describe every lease."""
-        return [
-            LeaseSummary(
-                lease_id=lease.lease_id,
-                request_id=lease.attempt[0],
-                attempt=lease.attempt[1],
-                worker_id=lease.holder[0],
-                num_blocks=len(lease.block_ids),
-                num_committed_blocks=lease.num_committed,
-                remaining_ms=int((lease.expires_at - now) * 1000),
-            )
-            for lease in self._leases.values()
-        ]
+    def num_free(self) -> int:
+        """Blocks that whoever asks now can have."""
+        return max(0, self.pool.num_unreserved)
 
     def check_integrity(self) -> list[str]:
         """Compare the books with the block states; empty when all blocks are accounted for."""
-        committed = (each.committed_ids for each in self._leases.values())
-        return find_problems(self.pool, committed, self._owned())
-
-    def _owned(self) -> Iterator[tuple[BlockState, list[int]]]:
-        """Yield the blocks that have one owner, owner by owner."""
-        for lease in self._leases.values():
-            yield BlockState.LEASED, lease.writable_ids
-        for granted in self._grants.values():
-            yield BlockState.GRANTED, granted
-        for quarantine in self._quarantines.values():
-            yield BlockState.QUARANTINED, quarantine.block_ids
+        return self.table.problems(self.pool, iter(self.grants))
 
     def _held(self, lease_id: LeaseId, worker_id: WorkerId) -> HeldLease | KvRefused:
-        lease = self._leases.get(lease_id)
+        lease = self.table.leases.get(lease_id)
         if lease is None:
-            return self._late("expired" if lease_id in self._quarantines else "unknown_lease")
+            return self._late("expired" if lease_id in self.table.quarantines else "unknown_lease")
         return lease if lease.holder[0] == worker_id else self._late("not_holder")
 
-    def _begin(self, message: Lease, now: float) -> HeldLease | None:
+    def _begin(self, message: Lease, cached: CachedPrefix, now: float) -> HeldLease | None:
         """Make a lease of the blocks that are cached and of fresh ones, or None without enough."""
-        cached = self.prefixes.find(message)
         num_fresh = message.num_blocks - len(cached.block_ids)
-        # Held before any are taken, or they might be evicted for it.
-        self.pool.hold(cached.block_ids)
-        fresh = self.pool.take(num_fresh, BlockState.LEASED)
-        if fresh is None:
-            self.pool.let_go(cached.block_ids)
-            return None
         lease = HeldLease(
             lease_id=new_lease_id(),
             attempt=(message.request_id, message.attempt),
             holder=(message.worker_id, message.worker_epoch),
-            block_ids=[*cached.block_ids, *fresh],
+            block_ids=cached.block_ids,
             expires_at=now + self.lease_s,
             since=now,
             num_committed=len(cached.block_ids),
             num_cached=len(cached.block_ids),
             prefix=cached.end,
+            packed_tokens=message.token_ids.to_bytes(),
+            copied=cached.part if num_fresh > 0 else None,
+            rank=(message.priority, message.elapsed_ms / 1000 - now),
         )
-        self._leases[lease.lease_id] = lease
-        self._by_attempt[lease.attempt] = lease.lease_id
+        # Held before any are taken, or they might be evicted for it.
+        self.pool.hold(lease.read_ids)
+        if num_fresh > self.pool.num_unreserved:
+            self._end_copy(lease)  # a block that is copied from may be the one that is missing
+        if num_fresh > self.pool.num_unreserved:
+            self.pool.let_go(lease.read_ids)
+            return None
+        lease.num_reserved = max(0, num_fresh)
+        self.pool.num_reserved += lease.num_reserved
+        num_first = num_fresh if message.num_first_blocks is None else message.num_first_blocks
+        self._hand_out(lease, len(lease.block_ids) + num_first)
+        self.table.add(lease)
+        self.pending.follow(lease, now)
         return lease
+
+    def _hand_out(self, lease: HeldLease, num_wanted: int) -> None:
+        """Give a lease of the blocks that it was promised, until it has as many as it wants."""
+        num_blocks = min(num_wanted - len(lease.block_ids), lease.num_reserved)
+        if num_blocks <= 0:
+            return
+        taken = self.pool.take(num_blocks, BlockState.LEASED)
+        assert taken is not None, "promised blocks are there"
+        lease.block_ids.extend(taken)
+        lease.num_reserved -= num_blocks
+        self.pool.num_reserved -= num_blocks
+
+    def _unreserve(self, lease: HeldLease) -> None:
+        self.pool.num_reserved -= lease.num_reserved
+        lease.num_reserved = 0
+
+    def _end_copy(self, lease: HeldLease) -> None:
+        """Let go of the block that was copied from: its holder is past that."""
+        if lease.copied is not None:
+            self.pool.let_go([lease.copied.block_id])
+            lease.copied = None
 
     def _end(self, lease: HeldLease) -> list[int]:
         """End a lease: let go of what is committed, and return the blocks that it alone wrote."""
-        del self._leases[lease.lease_id]
-        del self._by_attempt[lease.attempt]
-        self.pool.let_go(lease.committed_ids)
+        self.table.remove(lease)
+        self.pending.forget(lease)
+        self._unreserve(lease)
+        self._end_copy(lease)
+        self.pool.let_go(lease.read_ids)
+        self.on_moved(lease.lease_id)
         return lease.writable_ids
 
     def _grow(self, lease: HeldLease, grown: Blocks) -> None:
-        entering = self._take_granted(lease.holder, grown)
+        entering = self.grants.take(lease.holder, grown)
         self.pool.move(entering, BlockState.LEASED)
         lease.block_ids.extend(entering)
 
@@ -301,18 +352,15 @@ class LeaseBook:
             return
         leaving = lease.block_ids[-num_blocks:]
         del lease.block_ids[-num_blocks:]
-        self.pool.move(leaving, BlockState.GRANTED)
-        self._grants.setdefault(lease.holder, []).extend(leaving)
+        self.grants.put(lease.holder, leaving)
 
-    def _take_granted(self, holder: Holder, blocks: Blocks) -> list[int]:
-        """Take blocks out of a worker's grant; those it doesn't hold (a repeat) are passed over."""
-        granted = self._grants.get(holder, [])
-        taken = []
-        for block_id, generation in zip(blocks.block_ids, blocks.generations, strict=True):
-            if block_id in granted and self.pool.is_current(block_id, generation):
-                granted.remove(block_id)
-                taken.append(block_id)
-        return taken
+    def _writer(self, cached: CachedPrefix, packed_tokens: bytes, now: float) -> HeldLease | None:
+        size = self.pending.block_bytes
+        first = len(cached.blocks) * size
+        # The last token is computed by whoever wants its logits: a block that ends there is, too.
+        if first + size > len(packed_tokens) - BYTES_PER_TOKEN:
+            return None
+        return self.pending.writer(cached.end, packed_tokens[first : first + size], now)
 
     def _leased(self, lease: HeldLease) -> Leased:
         return Leased(
@@ -320,11 +368,19 @@ class LeaseBook:
             blocks=self.pool.blocks(lease.block_ids),
             lease_ms=int(self.lease_s * 1000),
             num_cached_tokens=lease.num_cached * self.block_size,
+            num_reserved_blocks=lease.num_reserved,
+            copy=self._copy(lease.copied),
         )
+
+    def _copy(self, part: PartBlock | None) -> BlockCopy | None:
+        if part is None:
+            return None
+        generation = self.pool.generations[part.block_id]
+        return BlockCopy(part.block_id, generation, part.num_tokens)
 
     def _late(self, reason: RefusalReason) -> KvRefused:
         self.num_late_messages += 1
         return self._refuse(reason, "")
 
     def _refuse(self, reason: RefusalReason, message: str) -> KvRefused:
-        return KvRefused(reason=reason, message=message, num_free_blocks=self.pool.num_available)
+        return KvRefused(reason=reason, message=message, num_free_blocks=self.num_free)

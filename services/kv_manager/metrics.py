@@ -15,6 +15,6 @@ def watch_book(meter: Meter, book: LeaseBook) -> None:
         lambda: {(state.value,): number for state, number in pool.counts().items()},
     )
     meter.watch(names.METRIC_KV_POOL_BLOCKS, lambda: {(): pool.num_blocks})
-    meter.watch(names.METRIC_KV_LEASES, lambda: {(): book.num_leases})
-    meter.watch(names.METRIC_KV_LEASE_AGE, lambda: {(): book.oldest_lease_s(time.monotonic())})
+    meter.watch(names.METRIC_KV_LEASES, lambda: {(): len(book.table)})
+    meter.watch(names.METRIC_KV_LEASE_AGE, lambda: {(): book.table.oldest_s(time.monotonic())})
     meter.watch(names.METRIC_LATE_COMPLETIONS, lambda: {(): book.num_late_messages})

@@ -49,6 +49,7 @@ class BlockPool:
         self._counts = dict.fromkeys(BlockState, 0) | {BlockState.FREE: num_blocks}
         self._free = deque(range(NULL_BLOCK + 1, num_blocks + 1))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self.num_reserved = 0  # of those that can be taken: promised to somebody
 
     @property
     def num_free(self) -> int:
@@ -59,6 +60,11 @@ class BlockPool:
     def num_available(self) -> int:
         """Blocks that can be taken now: the free ones, and the cached ones, which are evicted."""
         return len(self._free) + len(self._cached)
+
+    @property
+    def num_unreserved(self) -> int:
+        """Blocks that can be taken now by whoever has been promised none; may be below 0."""
+        return self.num_available - self.num_reserved
 
     def state(self, block_id: int) -> BlockState:
         """Return a block's state."""
@@ -142,6 +148,8 @@ class BlockPool:
     def problems(self) -> list[str]:
         """Return what contradicts itself; empty when the books are right."""
         found = self.index.problems()
+        if not 0 <= self.num_reserved <= self.num_available:
+            found.append(f"{self.num_reserved} blocks are promised of {self.num_available}")
         counts = self.counts()
         counted = Counter(self._states[NULL_BLOCK + 1 :])
         if any(counted[state] != number for state, number in counts.items()):

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from slipstream.services.kv_manager.prefix_index import IndexedBlock, Prefix, PrefixIndex
+from slipstream.services.kv_manager.prefix_index import IndexedBlock, PartBlock, Prefix, PrefixIndex
 from slipstream.shared.kv.block_hash import PrefixKeys, full_blocks
 from slipstream.shared.messages.kv import Commit, Lease, Match
+
+# Of a block: less than that is computed as soon as copied.
+_MIN_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +18,16 @@ class CachedPrefix:
 
     blocks: list[IndexedBlock]
     end: Prefix | None  # None: nothing of this sequence is to become findable
+    part: PartBlock | None = None  # whose first tokens come next
 
     @property
     def block_ids(self) -> list[int]:
         """The blocks to share."""
         return [block.block_id for block in self.blocks]
+
+    def num_tokens(self, block_size: int) -> int:
+        """Return how many positions need no computing, those to be copied included."""
+        return len(self.blocks) * block_size + (self.part.num_tokens if self.part else 0)
 
 
 class PrefixCache:
@@ -52,7 +60,13 @@ class PrefixCache:
             num_blocks = min(num_blocks, max(0, message.num_blocks))
         wanted = islice(full_blocks(message.token_ids, self._block_size), num_blocks)
         found = self.index.find(root, wanted)
-        return CachedPrefix(found, found[-1] if found else root)
+        end = found[-1] if found else root
+        first = len(found) * self._block_size
+        rest = message.token_ids[first : min(len(message.token_ids) - 1, first + self._block_size)]
+        part = self.index.part(end, rest.to_bytes())
+        if part is not None and part.num_tokens * _MIN_PART < self._block_size:
+            part = None
+        return CachedPrefix(found, end, part)
 
     def extend(
         self, prefix: Prefix | None, block_ids: Sequence[int], message: Commit, first_idx: int

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
-from slipstream.shared.kv.block_hash import BlockHash, BlockHasher, PrefixKeys
+from slipstream.shared.kv.block_hash import BYTES_PER_TOKEN, BlockHash, BlockHasher, PrefixKeys
+
+_MAX_NUM_PARTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,14 @@ class IndexedBlock:
 
 
 Prefix = PrefixRoot | IndexedBlock
+
+
+@dataclass(frozen=True, slots=True)
+class PartBlock:
+    """The first tokens of a block that goes on otherwise than wanted: good for a copy."""
+
+    block_id: int
+    num_tokens: int
 
 
 class PrefixIndex:
@@ -77,6 +88,21 @@ class PrefixIndex:
             found.append(child)
             parent = child
         return found
+
+    def part(self, parent: Prefix, tokens: bytes) -> PartBlock | None:
+        """
+        Return the block after a prefix that begins like `tokens` the longest.
+
+        Only a few are looked at: behind the system prompt of everybody there are too many.
+        """
+        if isinstance(parent, PrefixRoot):
+            return None
+        best = PartBlock(0, 0)
+        for child in islice(parent.children, _MAX_NUM_PARTS):
+            num_tokens = _num_common_tokens(child.tokens, tokens)
+            if num_tokens > best.num_tokens:
+                best = PartBlock(child.block_id, num_tokens)
+        return best if best.num_tokens else None
 
     def add(self, parent: Prefix, block_id: int, tokens: bytes) -> IndexedBlock:
         """Make a block findable after a prefix that is known and has no such child yet."""
@@ -135,3 +161,14 @@ class PrefixIndex:
         bucket.remove(block)
         if not bucket:
             del self._by_hash[block.block_hash]
+
+
+def _num_common_tokens(first: bytes, second: bytes) -> int:
+    num_bytes = min(len(first), len(second))
+    differing = int.from_bytes(first[:num_bytes], "little") ^ int.from_bytes(
+        second[:num_bytes], "little"
+    )
+    if differing == 0:
+        return num_bytes // BYTES_PER_TOKEN
+    first_bit = (differing & -differing).bit_length() - 1
+    return first_bit // (8 * BYTES_PER_TOKEN)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from slipstream.services.kv_manager.prefix_index import Prefix
+from slipstream.services.kv_manager.prefix_index import PartBlock, Prefix
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 
 Holder = tuple[WorkerId, int]  # a worker in one of its epochs
@@ -22,11 +22,17 @@ class HeldLease:
     num_committed: int = 0  # block_ids[:num_committed] are COMMITTED, the rest LEASED
     num_cached: int = 0  # block_ids[:num_cached] were found when the lease began
     prefix: Prefix | None = None  # what the next block comes after; None: no more are findable
+    packed_tokens: bytes = b""  # what it computes
+    moved_at: float = 0.0  # when it began or committed last
+    num_reserved: int = 0  # blocks that it has been promised and doesn't have yet
+    copied: PartBlock | None = None  # what its holder may be copying from
+    rank: tuple[int, float] = (0, 0.0)  # priority, then who came first
 
     @property
-    def committed_ids(self) -> list[int]:
+    def read_ids(self) -> list[int]:
         """The blocks that it reads, maybe with others."""
-        return self.block_ids[: self.num_committed]
+        copied = [] if self.copied is None else [self.copied.block_id]
+        return self.block_ids[: self.num_committed] + copied
 
     @property
     def writable_ids(self) -> list[int]:

@@ -8,6 +8,7 @@ import structlog
 
 from slipstream.services.kv_manager.host import Host
 from slipstream.services.kv_manager.metrics import watch_book
+from slipstream.services.kv_manager.reclaimer import Reclaimer
 from slipstream.services.kv_manager.verbs import num_blocks_of
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
@@ -16,7 +17,7 @@ from slipstream.shared.config import KvConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import PROTOCOL_VERSION, Role
-from slipstream.shared.messages.kv import Adopt, KvRefused, KvRequest, Lease, Release
+from slipstream.shared.messages.kv import Adopt, KvRefused, KvRequest, Lease, Match, Release
 from slipstream.shared.messages.reports import WorkerRecord
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.meter import Meter
@@ -65,10 +66,11 @@ class KvService:
         pool = host.book.pool
         self._reporter = Reporter(self._bus, record, ReportBook(), lambda: pool.num_available)
         await self._reporter.start()
-        self._tasks = [asyncio.create_task(host.sweep_loop())]
+        loops = (host.sweep_loop(), Reclaimer(self._bus, host.book).run())
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def wait(self) -> None:
-        """Run until the sweeper fails, which it never should."""
+        """Run until a loop fails, which none ever should."""
         await asyncio.gather(*self._tasks)
 
     async def stop(self) -> None:
@@ -80,6 +82,8 @@ class KvService:
             await self.host.close()
 
     async def _answer(self, message: KvRequest, incoming: Incoming) -> Any:  # Any: a reply union
+        if isinstance(message, Match) and message.wait_ms > 0:
+            await self.host.wait_for_more(message)
         context = extract(incoming.headers) if type(message) in _SPANS else None
         if context is None:
             return self.host.verbs.answer(message, time.monotonic())

@@ -12,7 +12,6 @@ from slipstream.shared.messages.kv import (
     Audit,
     Audited,
     Commit,
-    Fork,
     Grant,
     KvRefused,
     KvRequest,
@@ -20,7 +19,6 @@ from slipstream.shared.messages.kv import (
     Leased,
     Match,
     Pull,
-    Reclaim,
     Release,
     Renew,
 )
@@ -45,11 +43,11 @@ class KvVerbs:
                     message=f"this host keeps KV as ({self._layout}), you as ({message.layout})",
                 )
             case Match():
-                return self._book.match(message)
+                return self._book.match(message, now)
             case Lease():
                 return self._book.lease(message, now)
             case Commit():
-                return self._book.commit(message)
+                return self._book.commit(message, now)
             case Adopt():
                 return self._book.adopt(message, now)
             case Renew():
@@ -57,10 +55,10 @@ class KvVerbs:
             case Release():
                 return self._book.release(message, now)
             case Grant():
-                return self._book.grant(message)
+                return self._book.grant(message, now)
             case Audit():
                 return self._audit(message, now)
-            case Fork() | Pull() | Reclaim():
+            case Pull():
                 return KvRefused(
                     reason="unsupported", message=f"{type(message).__name__} is not served here"
                 )
@@ -69,7 +67,7 @@ class KvVerbs:
 
     def _audit(self, message: Audit, now: float) -> Audited:
         counts = self._book.pool.counts()
-        leases = self._book.summaries(now)
+        leases = self._book.table.summaries(now)
         return Audited(
             host_id=self._host_id,
             epoch=self._epoch,
@@ -80,10 +78,11 @@ class KvVerbs:
             num_committed=counts[BlockState.COMMITTED],
             num_cached=counts[BlockState.CACHED],
             num_quarantined=counts[BlockState.QUARANTINED],
+            num_reserved=self._book.pool.num_reserved,
             num_indexed=len(self._book.prefixes.index),
             num_leases=len(leases),
             num_late_messages=self._book.num_late_messages,
-            oldest_lease_ms=int(self._book.oldest_lease_s(now) * 1000),
+            oldest_lease_ms=int(self._book.table.oldest_s(now) * 1000),
             problems=self._book.check_integrity(),
             leases=leases if message.with_leases else [],
         )

@@ -23,11 +23,8 @@ class Chunk:
 
 def plan(sequences: Sequence[PrefillSequence], budget: PromptBudget) -> list[Chunk]:
     """Pack the chunks of a step: the waiting prompts share its budget."""
-    unfinished = [sequence for sequence in sequences if not sequence.is_done]
-    waiting = [
-        Waiting(each.num_computed_tokens, len(each.token_ids) - each.num_computed_tokens)
-        for each in unfinished
-    ]
+    unfinished = [each for each in sequences if not each.is_done and each.num_room_tokens > 0]
+    waiting = [Waiting(each.num_computed_tokens, each.num_room_tokens) for each in unfinished]
     return [
         _chunk(sequence, num_rows)
         for sequence, num_rows in zip(unfinished, share(waiting, budget), strict=True)
@@ -44,7 +41,7 @@ def _chunk(sequence: PrefillSequence, num_rows: int) -> Chunk:
             token_ids=sequence.token_ids[:end],
             num_computed_tokens=sequence.num_computed_tokens,
             num_rows=num_rows,
-            block_table=sequence.leased.blocks.block_ids,
+            block_table=sequence.leased.block_ids,
             num_logit_rows=1 if is_last else 0,
         ),
     )

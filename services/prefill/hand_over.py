@@ -12,6 +12,7 @@ from slipstream.shared.errors import DeadlineExceededError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import Accepted, Rejected
 from slipstream.shared.messages.jobs import DecodeJob, HandOver, PrefillJob, SequenceJob
+from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.spans import SpanKind
@@ -32,20 +33,20 @@ def decode_job(
     assert first is not None, "only a prefilled sequence is handed over"
     common = {name: getattr(job, name) for name in SequenceJob.__struct_fields__}
     common["elapsed_ms"] = job.elapsed_ms + (time.monotonic() - received_at) * 1000
-    blocks = sequence.leased.blocks
+    leased = sequence.leased
     return DecodeJob(
         **common,
         hand_over=HandOver(
-            lease_id=sequence.leased.lease_id,
+            lease_id=leased.lease_id,
             host_id=host.host_id,
             prefill_worker_id=worker_id,
-            block_ids=blocks.block_ids,
-            generations=blocks.generations,
+            block_ids=PackedInts(leased.block_ids),
+            generations=PackedInts(leased.generations),
             num_computed_tokens=sequence.num_computed_tokens,
             first_token_id=first.token_id,
             first_token_logprobs=first.logprobs,
             arena_epoch=host.arena.epoch,
-            num_cached_tokens=sequence.leased.num_cached_tokens,
+            num_cached_tokens=leased.num_cached_tokens,
             num_chunks=sequence.num_chunks,
             prefill_ms=(time.monotonic() - sequence.started_at) * 1000,
         ),

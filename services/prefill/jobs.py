@@ -1,6 +1,7 @@
 """The jobs of a prefill worker: accepted or rejected, then leased, computed, handed over."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -22,13 +23,14 @@ from slipstream.shared.telemetry.spans import Span, SpanKind
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.host import WorkerHost
-from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
+from slipstream.shared.worker.leasing import JobEndedError, Leasing
 from slipstream.shared.worker.report_book import Attempt, ReportBook
 from slipstream.shared.worker.tombstones import Tombstones
 
 log = structlog.get_logger()
 
 _KEEP_S = 60.0
+_COMMIT_AGAIN_S = 0.5
 
 
 class PrefillJobs:
@@ -50,7 +52,8 @@ class PrefillJobs:
         self._host = host
         self._steps = steps
         self._book = book
-        self._worker_id, self._epoch = worker
+        self._worker_id = worker[0]
+        self._leasing = Leasing(bus, host, worker)
         self._num_seats = num_seats
         self._changed = changed
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
@@ -161,14 +164,8 @@ class PrefillJobs:
             job.sampling, job.prompt_token_ids, job.output_token_ids
         )
         token_ids = [*job.prompt_token_ids, *job.output_token_ids]
-        leased = await lease_blocks(
-            self._bus,
-            self._host,
-            (self._worker_id, self._epoch),
-            job,
-            deadline,
-            lambda: attempt in self._cancelled,
-            token_ids,
+        leased = await self._leasing.lease(
+            job, deadline, lambda: attempt in self._cancelled, token_ids
         )
         span.set(names.NUM_CACHED_TOKENS, leased.num_cached_tokens)
         sequence = PrefillSequence(job, leased, sampler, token_ids, leased.num_cached_tokens)
@@ -185,8 +182,9 @@ class PrefillJobs:
             is_given = True
         finally:
             del self._sequences[attempt]
+            self._host.gate.leave(attempt)
             span.set(names.NUM_CHUNKS, sequence.num_chunks)
-            span.set(names.LEASE_NUM_BLOCKS, len(leased.blocks.block_ids))
+            span.set(names.LEASE_NUM_BLOCKS, len(leased.block_ids))
             if is_given:
                 self._host.keeper.give(leased.lease_id)
             else:
@@ -195,23 +193,48 @@ class PrefillJobs:
     async def _compute(self, sequence: PrefillSequence, deadline: Deadline) -> None:
         """Wait until what was not cached is computed and committed, block by block."""
         self._steps.add(sequence)
-        num_committed = sequence.num_computed_tokens
-        block_size = self._host.model.layout.block_size
         while not sequence.is_retired:
-            await sequence.progress.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(
+                    _COMMIT_AGAIN_S if sequence.leased.num_reserved else None
+                ):
+                    await sequence.progress.wait()
             sequence.progress.clear()
             if deadline.is_over:
                 sequence.error = JobEndedError("deadline_exceeded", "no token before the deadline")
-            num_whole = sequence.num_computed_tokens // block_size * block_size
-            if num_whole > num_committed and sequence.error is None:
-                new = sequence.token_ids[num_committed:num_whole]
-                # Tokens whose commit got no answer are told again with the next.
-                if await self._host.keeper.commit(sequence.leased.lease_id, num_whole, new):
-                    num_committed = num_whole
+            self._host.gate.update(
+                sequence.attempt, len(sequence.token_ids) - sequence.num_computed_tokens
+            )
+            if sequence.error is None:
+                await self._commit(sequence)
+            if sequence.is_cancelled or sequence.error is not None:
+                self._steps.wake()
         if sequence.error is not None:
             raise _translated(sequence.error)
         if sequence.is_cancelled:
             raise JobEndedError("cancelled", "the request was cancelled")
+
+    async def _commit(self, sequence: PrefillSequence) -> None:
+        """Let others find the whole blocks, and get those that the next steps write."""
+        leased, layout = sequence.leased, self._host.model.layout
+        num_whole = sequence.num_computed_tokens // layout.block_size * layout.block_size
+        first = sequence.num_committed_tokens
+        num_wanted = layout.num_blocks_for(
+            min(len(sequence.token_ids), sequence.num_computed_tokens + self._host.num_tokens_ahead)
+        )
+        num_known = leased.num_known
+        if num_whole <= first and num_wanted <= num_known:
+            return
+        new = sequence.token_ids[first:num_whole]
+        is_more = leased.num_reserved > 0
+        more = await self._host.keeper.commit(
+            leased.lease_id, num_whole, new, num_known if is_more else 0, num_wanted
+        )
+        # Tokens whose commit got no answer are told again with the next.
+        if more is not None:
+            sequence.num_committed_tokens = num_whole
+            leased.take(more)
+            self._steps.wake()
 
 
 def _translated(error: Exception) -> Exception:

@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 
 from slipstream.shared.messages.jobs import PrefillJob
-from slipstream.shared.messages.kv import Leased
 from slipstream.shared.model.sampling import SampledToken, Sampler
+from slipstream.shared.worker.leased_blocks import LeasedBlocks
 from slipstream.shared.worker.report_book import Attempt
 
 
@@ -20,10 +20,11 @@ class PrefillSequence:
     """
 
     job: PrefillJob
-    leased: Leased
+    leased: LeasedBlocks
     sampler: Sampler
     token_ids: list[int]
     num_computed_tokens: int
+    num_committed_tokens: int = 0  # in whole blocks, those shared from the beginning included
     num_chunks: int = 0
     started_at: float = field(default_factory=time.monotonic)
     first_token: SampledToken | None = None
@@ -34,10 +35,19 @@ class PrefillSequence:
     )  # a chunk was computed, or the end
     is_retired: bool = False  # no step will ever touch its blocks again
 
+    def __post_init__(self) -> None:
+        self.num_committed_tokens = self.leased.num_cached_in_blocks
+
     @property
     def attempt(self) -> Attempt:
         """The key of the sequence."""
         return (self.job.request_id, self.job.attempt)
+
+    @property
+    def num_room_tokens(self) -> int:
+        """Tokens that can be computed now: those left, as far as there are blocks."""
+        end = min(len(self.token_ids), self.leased.num_slots)
+        return max(0, end - self.num_computed_tokens)
 
     @property
     def is_done(self) -> bool:

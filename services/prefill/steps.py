@@ -1,6 +1,7 @@
 """The loop that computes prompts, a packed step after another."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -35,12 +36,14 @@ class PrefillSteps:
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[PrefillSequence] = []
         self._work = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def add(self, sequence: PrefillSequence) -> None:
         """Take a sequence into the next step."""
         self._sequences.append(sequence)
         self._metrics.work.start()
         self._work.set()
+        self.wake()
 
     async def run(self) -> None:
         """Step for ever; sleep when there is nothing to do."""
@@ -51,7 +54,18 @@ class PrefillSteps:
                 await self._step(chunks)
             self._retire()
             if not chunks and self._sequences:
-                await asyncio.sleep(self._margin_s / 4)  # a renewal is under way
+                await self._stall()
+
+    def wake(self) -> None:
+        """Look again: a sequence has got blocks, or is over."""
+        self._changed.set()
+
+    async def _stall(self) -> None:
+        """Wait for blocks, or for a renewal that is under way."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._margin_s / 4):
+                await self._changed.wait()
+        self._changed.clear()
 
     async def _step(self, chunks: Sequence[Chunk]) -> None:
         try:
@@ -87,9 +101,9 @@ class PrefillSteps:
             sequence.num_chunks += 1
 
     def _is_sound(self, chunk: Chunk) -> bool:
-        blocks = chunk.sequence.leased.blocks
+        leased = chunk.sequence.leased
         try:
-            check_blocks(self._host.arena, blocks.block_ids, blocks.generations)
+            check_blocks(self._host.arena, leased.block_ids, leased.generations)
         except StaleBlockError as error:
             # One table that is wrong is one request that fails.
             chunk.sequence.error = error
@@ -98,6 +112,8 @@ class PrefillSteps:
 
     def _leased_safely(self) -> list[PrefillSequence]:
         keeper = self._host.keeper
+        for sequence in self._sequences:
+            sequence.leased.absorb()
         return [
             sequence
             for sequence in self._sequences

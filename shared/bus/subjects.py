@@ -16,8 +16,6 @@ from slipstream.shared.messages.kv import (
     Audited,
     Commit,
     Committed,
-    Fork,
-    Forked,
     Grant,
     Granted,
     KvRefused,
@@ -26,6 +24,7 @@ from slipstream.shared.messages.kv import (
     Leased,
     Match,
     Matched,
+    Prefilled,
     Pull,
     Pulled,
     Reclaim,
@@ -97,8 +96,8 @@ PREFILL = Topic(
 )
 DECODE = Topic(
     f"{PREFIX}.decode.{{worker_id}}",
-    DecodeJob | Cancel | Resume | ReportRequest,
-    Accepted | Rejected | Cancelled | WorkerReport | Failed,
+    DecodeJob | Prefilled | Cancel | Resume | Reclaim | ReportRequest,
+    Accepted | Rejected | Cancelled | Reclaimed | WorkerReport | Failed,
 )
 DRAFT = Topic(
     f"{PREFIX}.draft.{{worker_id}}",
@@ -118,14 +117,11 @@ KV_VERBS: dict[type, tuple[str, Any]] = {  # Any: a union is no type for the che
     Renew: ("renew", Renewed | KvRefused | Failed),
     Release: ("release", Released | KvRefused | Failed),
     Grant: ("grant", Granted | KvRefused | Failed),
-    Reclaim: ("reclaim", Reclaimed | KvRefused | Failed),
-    Fork: ("fork", Forked | KvRefused | Failed),
     Pull: ("pull", Pulled | KvRefused | Failed),
     Audit: ("audit", Audited | KvRefused | Failed),
 }
 
-# The manager answers every verb but `reclaim`, which it sends and workers answer.
-MANAGER_VERBS = tuple(verb for kind, (verb, _) in KV_VERBS.items() if kind is not Reclaim)
+MANAGER_VERBS = tuple(verb for verb, _ in KV_VERBS.values())
 
 WORKERS_BUCKET = "slipstream_workers"
 LEADER_BUCKET = "slipstream_leader"

@@ -16,7 +16,7 @@ BlockHash = NewType("BlockHash", bytes)
 
 NUM_BITS = 128
 _NUM_BYTES = NUM_BITS // 8
-_BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
 _LENGTH = struct.Struct("<I")
 
 
@@ -69,7 +69,7 @@ class BlockHasher:
 def full_blocks(token_ids: PackedInts, block_size: int) -> Iterator[bytes]:
     """Yield the packed tokens of each full block."""
     packed = token_ids.to_bytes()
-    num_bytes = block_size * _BYTES_PER_TOKEN
+    num_bytes = block_size * BYTES_PER_TOKEN
     for start in range(0, len(packed) - num_bytes + 1, num_bytes):
         yield packed[start : start + num_bytes]
 

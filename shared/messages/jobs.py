@@ -6,6 +6,7 @@ import msgspec
 
 from slipstream.shared.ids import HostId, LeaseId, WorkerId
 from slipstream.shared.messages.common import AttemptMessage, Route
+from slipstream.shared.messages.kv import BlockOrigin
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
 from slipstream.shared.telemetry.context import SpanContext
@@ -73,6 +74,7 @@ class HandOver(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     num_cached_tokens: int = 0
     num_chunks: int = 0
     prefill_ms: float = 0.0
+    origin: BlockOrigin | None = None  # for a decode worker of another host
 
 
 class DecodeJob(SequenceJob, frozen=True, kw_only=True, tag="decode_job"):

@@ -18,6 +18,7 @@ RefusalReason = Literal[
     "incompatible",  # another model, format or layout
     "stale_epoch",
     "unsupported",
+    "pending",  # somebody is computing a prefix of these tokens: `match` waits for it
 ]
 
 
@@ -36,8 +37,20 @@ class Blocks(msgspec.Struct, frozen=True, omit_defaults=True):
     generations: PackedInts = PackedInts()
 
 
+class BlockCopy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A block of somebody else's whose first tokens are wanted too: to be copied, never shared."""
+
+    block_id: int
+    generation: int
+    num_tokens: int
+
+
 class Match(Message, frozen=True, tag="match"):
-    """How long a prefix of these tokens is held already? (a hint: nothing is held by asking)."""
+    """
+    How long a prefix of these tokens is held already? (a hint: nothing is held by asking).
+
+    With `wait_ms` the answer waits so long for a prefix that is being computed to get longer.
+    """
 
     token_ids: PackedInts
     layout: str
@@ -45,6 +58,7 @@ class Match(Message, frozen=True, tag="match"):
     adapter: str = ""
     model_fingerprint: str = ""
     numerics: str = ""
+    wait_ms: int = 0
 
 
 class Matched(Message, frozen=True, tag="matched"):
@@ -55,7 +69,13 @@ class Matched(Message, frozen=True, tag="matched"):
 
 
 class Lease(AttemptMessage, frozen=True, tag="lease"):
-    """Hold blocks for an attempt; idempotent per (request, attempt, worker)."""
+    """
+    Hold blocks for an attempt; idempotent per (request, attempt, worker).
+
+    `num_blocks` are promised; of those without cached KV `num_first_blocks` (None: all) are handed
+    out at once, the others by the commits as they are needed. The patient are told `pending`
+    rather than let compute what another one is computing.
+    """
 
     worker_id: WorkerId
     worker_epoch: int
@@ -66,20 +86,36 @@ class Lease(AttemptMessage, frozen=True, tag="lease"):
     adapter: str = ""
     model_fingerprint: str = ""
     numerics: str = ""  # KV of another class isn't shared
+    num_first_blocks: int | None = None
+    is_patient: bool = False
+    priority: int = 0
+    elapsed_ms: float = 0.0  # since the request arrived: the newest gives way first
 
 
 class Leased(Message, frozen=True, tag="leased"):
-    """The blocks in order; the first num_cached_tokens positions hold KV and are read-only."""
+    """
+    The blocks in order; the first num_cached_tokens positions hold KV and are read-only.
+
+    With `copy` the first block that isn't cached may begin with a copy of that one's first tokens,
+    which stays as it is until the holder's next commit.
+    """
 
     lease_id: LeaseId
     blocks: Blocks
     lease_ms: int
     num_cached_tokens: int = 0
     num_pending_tokens: int = 0
+    num_reserved_blocks: int = 0  # promised, to come with the commits
+    copy: BlockCopy | None = None
 
 
 class Commit(AttemptMessage, frozen=True, tag="commit"):
-    """The first `num_tokens` positions (whole blocks) are written: read-only and shareable now."""
+    """
+    The first `num_tokens` positions (whole blocks) are written: read-only and shareable now.
+
+    Of the blocks that the lease has been promised, so many are handed out that it has
+    `num_wanted_blocks`; the answer names those behind the `num_known_blocks`.
+    """
 
     lease_id: LeaseId
     worker_id: WorkerId
@@ -87,12 +123,15 @@ class Commit(AttemptMessage, frozen=True, tag="commit"):
     # The last of these positions, the blocks newly committed among them: what makes them findable.
     token_ids: PackedInts = PackedInts()
     grown: Blocks = Blocks()  # as in a renewal
+    num_known_blocks: int = 0
+    num_wanted_blocks: int = 0
 
 
 class Committed(Message, frozen=True, tag="committed"):
-    """How many blocks of the lease are committed now."""
+    """How many blocks of the lease are committed now, and the blocks behind those known."""
 
     num_blocks: int
+    blocks: Blocks = Blocks()
 
 
 class Adopt(AttemptMessage, frozen=True, tag="adopt"):
@@ -156,12 +195,17 @@ class Released(Message, frozen=True, tag="released"):
 
 
 class Grant(Message, frozen=True, tag="grant"):
-    """A decode worker asks for blocks ahead of need; `returned` gives idle ones back."""
+    """
+    A decode worker asks for blocks ahead of need; `returned` gives idle ones back.
+
+    `short_lease_id` is the most important of its sequences that can't go on without.
+    """
 
     worker_id: WorkerId
     worker_epoch: int
     num_blocks: int
     returned: Blocks = Blocks()
+    short_lease_id: LeaseId | None = None
 
 
 class Granted(Message, frozen=True, tag="granted"):
@@ -172,7 +216,11 @@ class Granted(Message, frozen=True, tag="granted"):
 
 
 class Reclaim(Message, frozen=True, tag="reclaim"):
-    """The manager wants idle grants back from a worker, then names a sequence to preempt."""
+    """
+    The manager wants blocks back from a decode worker.
+
+    Up to `num_blocks` idle ones of its grant, and those of the sequence that is to give way.
+    """
 
     worker_id: WorkerId
     num_blocks: int
@@ -181,43 +229,36 @@ class Reclaim(Message, frozen=True, tag="reclaim"):
 
 
 class Reclaimed(Message, frozen=True, tag="reclaimed"):
-    """What the worker gives back."""
+    """What the worker gives back at once; a sequence's blocks come with its release."""
 
     worker_id: WorkerId
     blocks: Blocks = Blocks()
 
 
-class Fork(AttemptMessage, frozen=True, tag="fork"):
-    """Share the committed blocks of a lease with another attempt or choice."""
+class BlockOrigin(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where blocks of a sequence lie on another host, and how to get them."""
 
+    host_id: HostId
+    arena_epoch: int
     lease_id: LeaseId
-    worker_id: WorkerId
-    worker_epoch: int
-    to_request_id: RequestId
-    to_attempt: int
-    num_tokens: int
-    num_blocks: int = 0  # private blocks wanted beyond the shared ones
-
-
-class Forked(Message, frozen=True, tag="forked"):
-    """The new lease; the last, partly filled block is a private copy to be made by the holder."""
-
-    lease_id: LeaseId
-    blocks: Blocks
-    num_shared_blocks: int
-    lease_ms: int
+    worker_id: WorkerId  # who holds the lease
+    layout: str
+    model_fingerprint: str = ""
+    addresses: dict[str, str] = {}  # of the host's manager, by transfer plane
 
 
 class Pull(AttemptMessage, frozen=True, tag="pull"):
-    """Copy committed blocks from another host's arena into a lease of this one."""
+    """
+    Copy committed blocks from another host's arena into a lease of this one.
+
+    They fill the lease's table from `first_block_idx` on. A repeat copies again, and harms nothing.
+    """
 
     lease_id: LeaseId
-    source_host_id: HostId
-    source_lease_id: LeaseId
+    worker_id: WorkerId
+    origin: BlockOrigin
     source: Blocks
     first_block_idx: int
-    layout: str
-    plane: Literal["shared_memory", "tcp", "nats"] = "tcp"
 
 
 class Pulled(Message, frozen=True, tag="pulled"):
@@ -225,6 +266,26 @@ class Pulled(Message, frozen=True, tag="pulled"):
 
     num_blocks: int
     num_bytes: int
+    plane: str = ""
+    duration_ms: float = 0.0
+
+
+class Prefilled(AttemptMessage, frozen=True, tag="prefilled"):
+    """
+    A prefill worker of another host has computed the first `num_tokens` of a sequence.
+
+    A hint to its decode worker, which may copy them while more are computed: what it misses comes
+    with the hand-over.
+    """
+
+    origin: BlockOrigin
+    blocks: Blocks
+    num_tokens: int
+    token_ids: PackedInts
+    cache_salt: str = ""
+    adapter: str = ""
+    priority: int = 0
+    elapsed_ms: float = 0.0
 
 
 class Audit(Message, frozen=True, tag="audit"):
@@ -267,9 +328,10 @@ class Audited(Message, frozen=True, tag="audited"):
     problems: list[str] = []
     leases: list[LeaseSummary] = []
     num_indexed: int = 0  # blocks that the prefix cache can find, in use or cached
+    num_reserved: int = 0  # of the free or cached: promised to prompts that are being computed
 
 
-KvRequest = Match | Lease | Commit | Adopt | Renew | Release | Grant | Reclaim | Fork | Pull | Audit
+KvRequest = Match | Lease | Commit | Adopt | Renew | Release | Grant | Pull | Audit
 
 
 class ArenaHello(Message, frozen=True, tag="arena_hello"):
@@ -289,3 +351,4 @@ class ArenaWelcome(Message, frozen=True, tag="arena_welcome"):
     num_blocks: int
     layout: str
     lease_ms: int
+    transfer_addresses: dict[str, str] = {}  # where other hosts get blocks, by transfer plane

@@ -20,12 +20,14 @@ from slipstream.shared.version import VERSION
 from slipstream.shared.worker.engine import EngineThread
 from slipstream.shared.worker.lease_keeper import LeaseKeeper
 from slipstream.shared.worker.model_source import ServedModel, open_model
+from slipstream.shared.worker.prompt_gate import PromptGate
 from slipstream.shared.worker.runner_source import open_runner
 from slipstream.shared.worker.sampler_source import SamplerSource
 
 log = structlog.get_logger()
 
 CONNECT_S = 30.0
+_NUM_STEPS_AHEAD = 2
 
 
 class WorkerHost:
@@ -39,6 +41,7 @@ class WorkerHost:
         engine: EngineThread,
         keeper: LeaseKeeper,
         samplers: SamplerSource,
+        token_budget: int,
     ) -> None:
         self.link = link
         self.arena = arena
@@ -46,6 +49,9 @@ class WorkerHost:
         self.engine = engine
         self.keeper = keeper
         self.samplers = samplers
+        # Prompts lease when a step has rows for them, and then blocks for this step and the next.
+        self.gate = PromptGate(token_budget)
+        self.num_tokens_ahead = _NUM_STEPS_AHEAD * token_budget
         self.host_id: HostId = arena.host_id
         self.num_blocks = arena.num_blocks - 1
         self.lease_s = link.welcome.lease_ms / 1000
@@ -72,7 +78,7 @@ class WorkerHost:
         keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms)
         vocabulary = partial(open_vocabulary, model.directory, config.cache_dir)
         samplers = SamplerSource(model.config, vocabulary)
-        host = cls(link, arena, model, EngineThread(runner), keeper, samplers)
+        host = cls(link, arena, model, EngineThread(runner), keeper, samplers, config.token_budget)
         log.info("model_loaded", model=model.name, numerics=host.numerics)
         return host
 

@@ -14,6 +14,7 @@ from slipstream.shared.ids import HostId, LeaseId, WorkerId
 from slipstream.shared.messages.kv import (
     Blocks,
     Commit,
+    Committed,
     KvRefused,
     LeaseRenewal,
     Release,
@@ -100,16 +101,24 @@ class LeaseKeeper:
             return False
         return held.expires_at - time.monotonic() > margin_s
 
-    async def commit(self, lease_id: LeaseId, num_tokens: int, token_ids: Sequence[int]) -> bool:
+    async def commit(
+        self,
+        lease_id: LeaseId,
+        num_tokens: int,
+        token_ids: Sequence[int],
+        num_known_blocks: int = 0,
+        num_wanted_blocks: int = 0,
+    ) -> Blocks | None:
         """
         Make the first positions of a lease read-only, and findable by their tokens.
 
-        `token_ids` are the last of these positions, the blocks committed now among them. False
-        without an answer: others find less, the sequence itself can go on.
+        `token_ids` are the last of these positions, the blocks committed now among them. Return the
+        blocks that the lease had been promised and gets now, or None without an answer: others find
+        less, and whoever needs the blocks asks again.
         """
         held = self._held.get(lease_id)
         if held is None or held.is_lost:
-            return True  # as when it is refused: nobody is to be told again
+            return Blocks()  # as when it is refused: nobody is to be told again
         message = Commit(
             request_id=held.attempt[0],
             attempt=held.attempt[1],
@@ -119,14 +128,16 @@ class LeaseKeeper:
             token_ids=PackedInts(token_ids),
             # Told again with the next renewal, which alone takes note of the answer.
             grown=_grown(held),
+            num_known_blocks=num_known_blocks,
+            num_wanted_blocks=num_wanted_blocks,
         )
         try:
-            await call_kv(self._bus, self._host_id, message)
+            answer: Committed | KvRefused = await call_kv(self._bus, self._host_id, message)
         except SlipstreamError as error:
             fields = _fields(held.attempt, held.root_span)
             log.warning("commit_unanswered", **fields, lease_id=lease_id, error=str(error))
-            return False
-        return True
+            return None
+        return answer.blocks if isinstance(answer, Committed) else Blocks()
 
     async def release(
         self, lease_id: LeaseId, attempt: Attempt, context: SpanContext | None = None

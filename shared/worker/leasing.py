@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -12,12 +14,13 @@ from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.jobs import SequenceJob
-from slipstream.shared.messages.kv import KvRefused, Lease, Leased, Release
+from slipstream.shared.messages.kv import KvRefused, Lease, Leased, Match, Release
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.leased_blocks import LeasedBlocks
 
 log = structlog.get_logger()
 
@@ -33,80 +36,146 @@ class JobEndedError(SlipstreamError):
         super().__init__(message)
 
 
-async def lease_blocks(
-    bus: Bus,
-    host: WorkerHost,
-    worker: tuple[WorkerId, int],
-    job: SequenceJob,
-    deadline: Deadline,
-    is_cancelled: Callable[[], bool],
-    token_ids: Sequence[int],
-) -> Leased:
-    """
-    Lease blocks for a sequence's tokens, of which a prefix may be cached, and have them renewed.
+@dataclass(frozen=True)
+class Leasing:
+    """What a worker leases with."""
 
-    Raises JobEndedError when the request was cancelled, its time is up, or it can never fit.
-    """
-    message = Lease(
-        request_id=job.request_id,
-        attempt=job.attempt,
-        worker_id=worker[0],
-        worker_epoch=worker[1],
-        num_blocks=host.model.layout.num_blocks_for(len(token_ids)),
-        layout=host.model.layout.fingerprint,
-        # A cached prefix has no logits: what its tokens' logprobs are would be left out.
-        token_ids=PackedInts(token_ids if job.sampling.num_prompt_logprobs is None else ()),
-        cache_salt=job.cache_salt,
-        adapter=job.adapter,
-        model_fingerprint=host.model.fingerprint,
-        numerics=host.numerics,
-    )
-    try:
-        asked_at, leased = await _ask(bus, host, message, job, deadline, is_cancelled)
-    except SlipstreamError:
-        # A lease whose answer was lost would be renewed by nobody. Unasked it costs nothing.
-        release = Release(
-            request_id=job.request_id, attempt=job.attempt, worker_id=message.worker_id
-        )
-        with contextlib.suppress(SlipstreamError):
-            await call_kv(bus, host.host_id, release)
-        raise
-    host.keeper.hold(leased.lease_id, asked_at, (job.request_id, job.attempt), job.root_span)
-    return leased
+    bus: Bus
+    host: WorkerHost
+    worker: tuple[WorkerId, int]
 
+    async def lease(
+        self,
+        job: SequenceJob,
+        deadline: Deadline,
+        is_cancelled: Callable[[], bool],
+        token_ids: Sequence[int],
+    ) -> LeasedBlocks:
+        """
+        Lease blocks for a sequence's tokens when its turn comes, and have the lease renewed.
 
-async def _ask(
-    bus: Bus,
-    host: WorkerHost,
-    message: Lease,
-    job: SequenceJob,
-    deadline: Deadline,
-    is_cancelled: Callable[[], bool],
-) -> tuple[float, Leased]:
-    """Ask until there are blocks; return also when the answered question was asked."""
-    wait_s = _FIRST_WAIT_S
-    headers: dict[str, str] | None = inject(job.attempt_span)
-    while True:
-        if is_cancelled():
-            raise JobEndedError("cancelled", "the request was cancelled")
-        if deadline.is_over:
-            raise JobEndedError("deadline_exceeded", "no KV blocks before the deadline")
-        asked_at = time.monotonic()
+        A prefix may be cached; one that somebody else is computing is waited for. The caller tells
+        the host's gate how far the sequence is, and leaves it. Raises JobEndedError when the
+        request was cancelled, its time is up, or it can never fit.
+        """
+        gate, attempt = self.host.gate, (job.request_id, job.attempt)
+        asking = _Asking(self, job, deadline, is_cancelled, self._message(job, token_ids))
         try:
-            answer: Leased | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
+            asked_at, leased = await asking.until_leased()
+        except BaseException:
+            gate.leave(attempt)
+            # A lease whose answer was lost would be renewed by nobody. Unasked it costs nothing.
+            release = Release(
+                request_id=job.request_id, attempt=job.attempt, worker_id=self.worker[0]
+            )
+            with contextlib.suppress(SlipstreamError):
+                await call_kv(self.bus, self.host.host_id, release)
+            raise
+        self.host.keeper.hold(leased.lease_id, asked_at, attempt, job.root_span)
+        blocks = LeasedBlocks.of(leased, self.host.model.layout.block_size)
+        if leased.copy is not None and blocks.num_slots > blocks.num_cached_tokens:
+            await self.host.engine.run(partial(blocks.copy, self.host.arena, leased.copy))
+        gate.update(attempt, len(token_ids) - blocks.num_cached_tokens)
+        return blocks
+
+    def _message(self, job: SequenceJob, token_ids: Sequence[int]) -> Lease:
+        model = self.host.model
+        return Lease(
+            request_id=job.request_id,
+            attempt=job.attempt,
+            worker_id=self.worker[0],
+            worker_epoch=self.worker[1],
+            num_blocks=model.layout.num_blocks_for(len(token_ids)),
+            num_first_blocks=model.layout.num_blocks_for(self.host.num_tokens_ahead),
+            layout=model.layout.fingerprint,
+            # A cached prefix has no logits: what its tokens' logprobs are would be left out.
+            token_ids=PackedInts(token_ids if job.sampling.num_prompt_logprobs is None else ()),
+            cache_salt=job.cache_salt,
+            adapter=job.adapter,
+            model_fingerprint=model.fingerprint,
+            numerics=self.host.numerics,
+            is_patient=True,
+            priority=job.priority,
+            elapsed_ms=job.elapsed_ms,
+        )
+
+
+@dataclass
+class _Asking:
+    """One sequence on its way to a lease."""
+
+    leasing: Leasing
+    job: SequenceJob
+    deadline: Deadline
+    is_cancelled: Callable[[], bool]
+    message: Lease
+    wait_s: float = _FIRST_WAIT_S
+
+    async def until_leased(self) -> tuple[float, Leased]:
+        """Ask until there are blocks; return also when the answered question was asked."""
+        job, host = self.job, self.leasing.host
+        attempt = (job.request_id, job.attempt)
+        rank = (job.priority, job.elapsed_ms / 1000 - time.monotonic())
+        headers: dict[str, str] | None = inject(job.attempt_span)
+        while True:
+            self._check()
+            if not await host.gate.enter(attempt, rank, self._num_tokens, _MAX_WAIT_S):
+                continue
+            asked_at = time.monotonic()
+            answer = await self._ask(headers)
+            if isinstance(answer, Leased):
+                return asked_at, answer
+            if answer is None:
+                continue
+            headers = None  # one span for the first try is enough
+            if answer.reason == "pending":
+                # Not in anybody's way meanwhile.
+                host.gate.leave(attempt)
+                await self._wait_for_writer()
+            elif answer.reason == "no_blocks":
+                await asyncio.sleep(self.wait_s)
+                self.wait_s = min(2 * self.wait_s, _MAX_WAIT_S)
+            else:
+                raise JobEndedError(f"kv_{answer.reason}", answer.message)
+
+    @property
+    def _num_tokens(self) -> int:
+        return len(self.job.prompt_token_ids) + len(self.job.output_token_ids)
+
+    def _check(self) -> None:
+        if self.is_cancelled():
+            raise JobEndedError("cancelled", "the request was cancelled")
+        if self.deadline.is_over:
+            raise JobEndedError("deadline_exceeded", "no KV blocks before the deadline")
+
+    async def _ask(self, headers: dict[str, str] | None) -> Leased | KvRefused | None:
+        """Ask once; None when there was no answer: a repeat is answered like the first."""
+        leasing = self.leasing
+        try:
+            answer: Leased | KvRefused = await call_kv(
+                leasing.bus, leasing.host.host_id, self.message, headers=headers
+            )
         except DeadlineExceededError as error:
-            # Asking again is harmless: a repeat is answered like the first.
             log.warning(
                 "lease_unanswered",
-                **request_fields(job.request_id, job.root_span),
-                attempt=job.attempt,
+                **request_fields(self.job.request_id, self.job.root_span),
+                attempt=self.job.attempt,
                 error=str(error),
             )
-            continue
-        if isinstance(answer, Leased):
-            return asked_at, answer
-        if answer.reason != "no_blocks":
-            raise JobEndedError(f"kv_{answer.reason}", answer.message)
-        headers = None  # one span for the first try is enough
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _MAX_WAIT_S)
+            return None
+        return answer
+
+    async def _wait_for_writer(self) -> None:
+        """Wait until whoever computes our prefix has got on, or a while."""
+        message = self.message
+        match = Match(
+            token_ids=message.token_ids,
+            layout=message.layout,
+            cache_salt=message.cache_salt,
+            adapter=message.adapter,
+            model_fingerprint=message.model_fingerprint,
+            numerics=message.numerics,
+            wait_ms=int(_MAX_WAIT_S * 1000),
+        )
+        with contextlib.suppress(DeadlineExceededError):
+            await call_kv(self.leasing.bus, self.leasing.host.host_id, match)

@@ -38,10 +38,10 @@ def _of_scheduler(stack: ServiceStack) -> Holdings:
 def _of_manager(stack: ServiceStack) -> Holdings:
     book = stack.one("kv").host.book
     return {
-        "leases": book._leases,
-        "attempts": book._by_attempt,
-        "quarantines": book._quarantines,
-        "grants": [block_id for granted in book._grants.values() for block_id in granted],
+        "leases": book.table.leases,
+        "attempts": book.table.by_attempt,
+        "quarantines": book.table.quarantines,
+        "grants": [block_id for granted in book.grants._by_holder.values() for block_id in granted],
     }
 
 

@@ -91,7 +91,7 @@ async def test_a_lost_lease_ends_its_sequence(
     jobs = hosted.decode._parts.jobs
     await until(lambda: jobs._book.num_emitted((job.request_id, 1)))
     book = hosted.stack.one("kv").host.book
-    (lease,) = book._leases.values()
+    (lease,) = book.table.leases.values()
     lease.expires_at = 0
     book.sweep(1)
     if not is_in_a_step:

@@ -14,7 +14,7 @@ from slipstream.services.kv_manager import host as host_module
 from slipstream.services.kv_manager.host import Host
 from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
-from slipstream.shared.ids import RequestId, WorkerId
+from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 from slipstream.shared.kv import arena as arena_module
 from slipstream.shared.kv import host_link
 from slipstream.shared.kv.arena import Arena, old_arenas
@@ -59,8 +59,10 @@ async def open_host(tmp_path: Path, directory: Path) -> AsyncIterator[Open]:
 
 
 def take_grant(host: Host, epoch: int = 1) -> int:
-    message = Grant(worker_id=WORKER, worker_epoch=epoch, num_blocks=3)
-    return len(host.book.grant(message).blocks.block_ids)
+    message = Grant(
+        worker_id=WORKER, worker_epoch=epoch, num_blocks=3, short_lease_id=LeaseId("short")
+    )
+    return len(host.book.grant(message, 0.0).blocks.block_ids)
 
 
 async def test_the_end_of_a_connection_frees_what_its_worker_held(
@@ -214,7 +216,7 @@ async def test_the_sweeper_ends_leases_on_its_own_timer(open_host: Open) -> None
     assert isinstance(host.book.lease(message, time.monotonic()), Leased)
     with capture_logs() as lines:
         sweeper = asyncio.create_task(host.sweep_loop())
-        await until(lambda: host.book.num_leases == 0)
+        await until(lambda: len(host.book.table) == 0)
         sweeper.cancel()
 
     assert 6 == host.book.pool.num_free

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from slipstream.services.decode import intake
-from slipstream.shared.messages.kv import Leased
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import SamplingParameters
+from slipstream.shared.worker.leased_blocks import LeasedBlocks
+from slipstream.shared.worker.leasing import Leasing
 
 from .service_stack import oracle, until
 from .worker_pair import PROMPT, Hosted
@@ -19,17 +19,17 @@ _LONG = SamplingParameters(seed=1, temperature=0.0, max_tokens=100, ignore_eos=T
 
 
 @pytest.fixture
-def leases(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Leased]]:
+def leases(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, LeasedBlocks]]:
     """Every lease of the decode worker, with the number of tokens it was asked for."""
-    found: list[tuple[int, Leased]] = []
-    original = intake.lease_blocks
+    found: list[tuple[int, LeasedBlocks]] = []
+    original = Leasing.lease
 
-    async def spy(*arguments: Any) -> Leased:
+    async def spy(*arguments: Any) -> LeasedBlocks:
         leased = await original(*arguments)
         found.append((len(arguments[-1]), leased))
         return leased
 
-    monkeypatch.setattr(intake, "lease_blocks", spy)
+    monkeypatch.setattr(Leasing, "lease", spy)
     return found
 
 
@@ -38,7 +38,7 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Leased]]:
     [{"kv": {"num_blocks": 9}, "decode": {"num_granted_blocks": 2, "speculation": "off"}}],
 )
 async def test_a_preempted_sequence_finds_what_it_computed_before(
-    hosted: Hosted, leases: list[tuple[int, Leased]]
+    hosted: Hosted, leases: list[tuple[int, LeasedBlocks]]
 ) -> None:
     """Two that need six blocks each of nine: one gives way, with generated tokens among its own."""
     prompts = [[number, *PROMPT[:63]] for number in range(2)]

@@ -145,7 +145,7 @@ async def test_a_killed_prefill_worker_costs_another_attempt(
         for i in range(5)
     ]
     (prefill,) = stack.living("prefill")
-    await until(lambda: len(prefill.service._parts.jobs._sequences) == 5)
+    await until(lambda: prefill.service._parts.jobs.num_running == 5)
     await stack.kill(prefill)
     answers = await asyncio.gather(*asks)
 

@@ -17,6 +17,7 @@ from .parts import (
     LEASE,
     LOGPROBS,
     MODEL,
+    ORIGIN,
     PREFILL_WORKER,
     RICH_SPAN,
     SAMPLING,
@@ -67,6 +68,7 @@ HAND_OVER = HandOver(
     num_cached_tokens=16,
     num_chunks=2,
     prefill_ms=12.25,
+    origin=ORIGIN,
 )
 
 SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {

@@ -11,11 +11,10 @@ from slipstream.shared.messages.kv import (
     ArenaWelcome,
     Audit,
     Audited,
+    BlockCopy,
     Blocks,
     Commit,
     Committed,
-    Fork,
-    Forked,
     Grant,
     Granted,
     KvRefused,
@@ -25,6 +24,7 @@ from slipstream.shared.messages.kv import (
     LeaseSummary,
     Match,
     Matched,
+    Prefilled,
     Pull,
     Pulled,
     Reclaim,
@@ -34,9 +34,11 @@ from slipstream.shared.messages.kv import (
     Renew,
     Renewed,
 )
+from slipstream.shared.messages.packed import PackedInts
 
 from .parts import (
     ATTEMPT,
+    BARE_ORIGIN,
     BLOCKS,
     DECODE_WORKER,
     ENVELOPE,
@@ -45,10 +47,9 @@ from .parts import (
     LAYOUT,
     LEASE,
     NUMERICS,
+    ORIGIN,
     OTHER_BLOCKS,
-    OTHER_HOST,
     OTHER_LEASE,
-    OTHER_REQUEST,
     PREFILL_WORKER,
     REQUEST,
     TOKENS,
@@ -72,7 +73,7 @@ BOOKS: dict[str, Any] = {
 SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
     "kv_refused": (KvRefused("no_blocks", "4 wanted", 3), KvRefused("expired")),
     "match": (
-        Match(TOKENS, LAYOUT, "salt", "poet", FINGERPRINT, NUMERICS),
+        Match(TOKENS, LAYOUT, "salt", "poet", FINGERPRINT, NUMERICS, 200),
         Match(TOKENS, LAYOUT),
     ),
     "matched": (Matched(32, 16), Matched(0)),
@@ -88,10 +89,17 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             adapter="poet",
             model_fingerprint=FINGERPRINT,
             numerics=NUMERICS,
+            num_first_blocks=2,
+            is_patient=True,
+            priority=1,
+            elapsed_ms=2.5,
         ),
         Lease(**ATTEMPT, worker_id=PREFILL_WORKER, worker_epoch=9, num_blocks=3, layout=LAYOUT),
     ),
-    "leased": (Leased(LEASE, BLOCKS, 30_000, 32, 16), Leased(LEASE, Blocks(), 30_000)),
+    "leased": (
+        Leased(LEASE, BLOCKS, 30_000, 32, 16, 4, BlockCopy(9, 2, 5)),
+        Leased(LEASE, Blocks(), 30_000),
+    ),
     "commit": (
         Commit(
             **ENVELOPE,
@@ -100,10 +108,12 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             num_tokens=32,
             token_ids=TOKENS,
             grown=BLOCKS,
+            num_known_blocks=2,
+            num_wanted_blocks=4,
         ),
         Commit(**ATTEMPT, lease_id=LEASE, worker_id=PREFILL_WORKER, num_tokens=32),
     ),
-    "committed": (Committed(2), Committed(0)),
+    "committed": (Committed(2, BLOCKS), Committed(0)),
     "adopt": (
         Adopt(
             **ENVELOPE,
@@ -133,54 +143,45 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         Release(**ATTEMPT),
     ),
     "released": (Released(was_held=False), Released()),
-    "grant": (Grant(DECODE_WORKER, 11, 16, BLOCKS), Grant(DECODE_WORKER, 11, 16)),
+    "grant": (Grant(DECODE_WORKER, 11, 16, BLOCKS, LEASE), Grant(DECODE_WORKER, 11, 16)),
     "granted": (Granted(BLOCKS, 40), Granted(Blocks(), 0)),
     "reclaim": (Reclaim(DECODE_WORKER, 4, REQUEST, 2), Reclaim(DECODE_WORKER, 4)),
     "reclaimed": (Reclaimed(DECODE_WORKER, BLOCKS), Reclaimed(DECODE_WORKER)),
-    "fork": (
-        Fork(
-            **ENVELOPE,
-            lease_id=LEASE,
-            worker_id=DECODE_WORKER,
-            worker_epoch=11,
-            to_request_id=OTHER_REQUEST,
-            to_attempt=1,
-            num_tokens=33,
-            num_blocks=2,
-        ),
-        Fork(
-            **ATTEMPT,
-            lease_id=LEASE,
-            worker_id=DECODE_WORKER,
-            worker_epoch=11,
-            to_request_id=OTHER_REQUEST,
-            to_attempt=1,
-            num_tokens=33,
-        ),
-    ),
-    "forked": (Forked(OTHER_LEASE, BLOCKS, 2, 30_000), Forked(OTHER_LEASE, Blocks(), 0, 30_000)),
     "pull": (
         Pull(
             **ENVELOPE,
             lease_id=LEASE,
-            source_host_id=OTHER_HOST,
-            source_lease_id=OTHER_LEASE,
+            worker_id=DECODE_WORKER,
+            origin=ORIGIN,
             source=OTHER_BLOCKS,
             first_block_idx=2,
-            layout=LAYOUT,
-            plane="shared_memory",
         ),
         Pull(
             **ATTEMPT,
             lease_id=LEASE,
-            source_host_id=OTHER_HOST,
-            source_lease_id=OTHER_LEASE,
-            source=OTHER_BLOCKS,
+            worker_id=DECODE_WORKER,
+            origin=BARE_ORIGIN,
+            source=Blocks(),
             first_block_idx=0,
-            layout=LAYOUT,
         ),
     ),
-    "pulled": (Pulled(3, 2**33), Pulled(0, 0)),
+    "pulled": (Pulled(2, 4_096, "tcp", 1.5), Pulled(0, 0)),
+    "prefilled": (
+        Prefilled(
+            **ENVELOPE,
+            origin=ORIGIN,
+            blocks=OTHER_BLOCKS,
+            num_tokens=32,
+            token_ids=TOKENS,
+            cache_salt="salt",
+            adapter="poet",
+            priority=1,
+            elapsed_ms=2.5,
+        ),
+        Prefilled(
+            **ATTEMPT, origin=BARE_ORIGIN, blocks=Blocks(), num_tokens=0, token_ids=PackedInts()
+        ),
+    ),
     "audit": (Audit(with_leases=True), Audit()),
     "audited": (
         Audited(
@@ -190,12 +191,15 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             problems=["block 7 is counted twice"],
             leases=[LeaseSummary(LEASE, REQUEST, 2, DECODE_WORKER, 3, 2, 28_500)],
             num_indexed=13,
+            num_reserved=2,
         ),
         Audited(**BOOKS),
     ),
     "arena_hello": (ArenaHello(DECODE_WORKER, 11, 4_321), ArenaHello(DECODE_WORKER, 0, 1)),
     "arena_welcome": (
-        ArenaWelcome(HOST, 1_234, "arena-1234", 64, LAYOUT, 30_000),
+        ArenaWelcome(
+            HOST, 1_234, "arena-1234", 64, LAYOUT, 30_000, {"tcp": "127.0.0.1:9", "nats": HOST}
+        ),
         ArenaWelcome(HOST, 0, "arena-0", 2, LAYOUT, 100),
     ),
 }

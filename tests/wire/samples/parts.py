@@ -4,9 +4,7 @@ from typing import Any
 
 from slipstream.shared.ids import HostId, LeaseId, RequestId, WorkerId
 from slipstream.shared.messages.common import Timings, Usage
-from slipstream.shared.messages.kv import (
-    Blocks,
-)
+from slipstream.shared.messages.kv import BlockOrigin, Blocks
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import Constraint, SamplingParameters, TokenLogprobs
 from slipstream.shared.telemetry.context import SpanContext
@@ -27,6 +25,22 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TOKENS = PackedInts([1, 2**16, 2**32 - 1])
 BLOCKS = Blocks(PackedInts([3, 4, 5]), PackedInts([1, 1, 2]))
 OTHER_BLOCKS = Blocks(PackedInts([9]), PackedInts([7]))
+ORIGIN = BlockOrigin(
+    host_id=OTHER_HOST,
+    arena_epoch=1_234,
+    lease_id=OTHER_LEASE,
+    worker_id=PREFILL_WORKER,
+    layout=LAYOUT,
+    model_fingerprint=FINGERPRINT,
+    addresses={"tcp": "127.0.0.1:9"},
+)
+BARE_ORIGIN = BlockOrigin(
+    host_id=OTHER_HOST,
+    arena_epoch=0,
+    lease_id=OTHER_LEASE,
+    worker_id=PREFILL_WORKER,
+    layout=LAYOUT,
+)
 LOGPROBS = TokenLogprobs(65_536, -0.5, [65_536, 1], [-0.5, -1.25])
 USAGE = Usage(
     num_prompt_tokens=12,

@@ -8,8 +8,10 @@ import pytest
 from slipstream.services.decode.commits import BlockCommits
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.ids import LeaseId
-from slipstream.shared.messages.kv import Blocks, Leased
+from slipstream.shared.kv.layout import KvLayout
+from slipstream.shared.messages.kv import Blocks
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.worker.leased_blocks import LeasedBlocks
 
 from .decode_samples import make_job, make_sequence, say
 
@@ -21,24 +23,36 @@ class Keeper:
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, list[int]]] = []
+        self.wanted: list[tuple[int, int]] = []
         self.is_answered = True
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def commit(self, _lease_id: LeaseId, num_tokens: int, token_ids: list[int]) -> bool:
+    async def commit(
+        self,
+        _lease_id: LeaseId,
+        num_tokens: int,
+        token_ids: list[int],
+        num_known_blocks: int,
+        num_wanted_blocks: int,
+    ) -> Blocks | None:
         self.heard.append((num_tokens, list(token_ids)))
+        self.wanted.append((num_known_blocks, num_wanted_blocks))
         await self.may_answer.wait()
-        return self.is_answered
+        new = list(range(num_known_blocks + 1, num_wanted_blocks + 1))
+        return Blocks(PackedInts(new), PackedInts(new)) if self.is_answered else None
 
 
-def leased(sequence: DecodeSequence, num_cached_tokens: int = 0) -> DecodeSequence:
-    blocks = Blocks(PackedInts([1, 2, 3]), PackedInts([1, 1, 1]))
-    sequence.take_lease(Leased(LeaseId("l"), blocks, 1000, num_cached_tokens))
+def leased(
+    sequence: DecodeSequence, num_cached_tokens: int = 0, num_reserved: int = 0
+) -> DecodeSequence:
+    blocks = LeasedBlocks(LeaseId("l"), [1, 2, 3], [1, 1, 1], SIZE, num_cached_tokens, num_reserved)
+    sequence.take_lease(blocks)
     return sequence
 
 
 def made(keeper: Any) -> BlockCommits:
-    return BlockCommits(keeper, SIZE)
+    return BlockCommits(keeper, KvLayout(1, 1, 2, SIZE, kind="fake"), 2 * SIZE)
 
 
 async def test_a_prompt_is_committed_as_it_is_computed_from_the_cached_length_on() -> None:
@@ -51,6 +65,37 @@ async def test_a_prompt_is_committed_as_it_is_computed_from_the_cached_length_on
 
     assert [(8, [4, 5, 6, 7])] == keeper.heard
     assert not commits.is_due(sequence)
+
+
+async def test_promised_blocks_come_with_the_commits_and_enter_between_steps() -> None:
+    keeper, sequence = Keeper(), leased(make_sequence(list(range(30))), num_reserved=5)
+    commits = made(keeper)
+    assert not commits.is_due(sequence), "there are blocks for the next two steps"
+    sequence.num_computed_tokens = 3 * SIZE
+    assert 0 == sequence.num_room_tokens(SIZE)
+    await commits.commit(sequence)
+
+    assert [(3, 5)] == keeper.wanted
+    assert [1, 2, 3] == sequence.block_ids, "a step may be reading the table"
+    assert not commits.is_due(sequence)
+    assert sequence.leased is not None
+    sequence.leased.absorb()
+    assert [1, 2, 3, 4, 5] == sequence.block_ids
+    assert (3, 2 * SIZE) == (sequence.num_reserved_blocks, sequence.num_room_tokens(SIZE))
+
+
+async def test_promised_blocks_are_asked_for_again_without_an_answer() -> None:
+    keeper, sequence = Keeper(), leased(make_sequence(list(range(30))), num_reserved=5)
+    commits = made(keeper)
+    sequence.num_computed_tokens = 3 * SIZE
+    keeper.is_answered = False
+    await commits.commit(sequence)
+    assert commits.is_due(sequence)
+    keeper.is_answered = True
+    await commits.commit(sequence)
+
+    assert [(3, 5), (3, 5)] == keeper.wanted
+    assert [4, 5] == [block_id for block_id, _ in sequence.leased.arrived]  # type: ignore[union-attr]
 
 
 async def test_what_is_said_waits_for_the_end() -> None:
@@ -100,10 +145,10 @@ async def test_without_a_lease_there_is_nothing_to_commit() -> None:
     assert ([], 0, []) == (keeper.heard, sequence.num_computed_tokens, sequence.block_ids)
 
 
-@pytest.mark.parametrize(("found", "expected"), [(4, 4), (8, 4), (12, 4)])
+@pytest.mark.parametrize(("found", "expected"), [(4, 4), (5, 5), (8, 6), (12, 6)])
 def test_cached_output_of_earlier_attempts_is_not_cached_prompt(found: int, expected: int) -> None:
-    """Usage says less than the prompt, in whole blocks, though a lease may find more."""
+    """Usage says less than the prompt, though a lease may find more."""
     sequence = make_sequence(list(range(7)), make_job(list(range(7)), output=list(range(9))))
-    sequence.note_cached(found, SIZE)
+    sequence.note_cached(found)
 
     assert expected == sequence.usage().num_cached_tokens

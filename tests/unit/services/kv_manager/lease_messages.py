@@ -28,6 +28,7 @@ from slipstream.shared.messages.packed import PackedInts
 
 LEASE_S = 30.0
 BLOCK_SIZE = 4
+SHORT = LeaseId("short")
 A, B = (WorkerId("a"), 1), (WorkerId("b"), 1)
 
 
@@ -54,6 +55,9 @@ def lease(
     request: str = "r",
     now: float = 0,
     tokens: Sequence[int] = (),
+    num_first: int | None = None,
+    *,
+    is_patient: bool = False,
     **keys: str,
 ) -> Leased | KvRefused:
     message = Lease(
@@ -63,6 +67,8 @@ def lease(
         worker_epoch=holder[1],
         num_blocks=num_blocks,
         token_ids=PackedInts(tokens),
+        num_first_blocks=num_first,
+        is_patient=is_patient,
         **{"layout": "", **keys},
     )
     return book.lease(message, now)
@@ -102,6 +108,9 @@ def commit(
     tokens: Sequence[int] = (),
     holder: Holder = A,
     grown: Blocks | None = None,
+    num_known: int = 0,
+    num_wanted: int = 0,
+    now: float = 0.0,
 ) -> Committed | KvRefused:
     message = Commit(
         request_id=RequestId("r"),
@@ -111,8 +120,10 @@ def commit(
         num_tokens=num_tokens,
         token_ids=PackedInts(tokens),
         grown=grown or Blocks(),
+        num_known_blocks=num_known,
+        num_wanted_blocks=num_wanted,
     )
-    return book.commit(message)
+    return book.commit(message, now)
 
 
 def release(
@@ -132,9 +143,14 @@ def release(
     return book.release(message, 0).was_held
 
 
-def grant(book: LeaseBook, num_blocks: int, holder: Holder = B) -> Blocks:
-    message = Grant(worker_id=holder[0], worker_epoch=holder[1], num_blocks=num_blocks)
-    return book.grant(message).blocks
+def grant(
+    book: LeaseBook, num_blocks: int, holder: Holder = B, short: LeaseId | None = SHORT
+) -> Blocks:
+    """Ask for blocks, as somebody who can't go on without."""
+    message = Grant(
+        worker_id=holder[0], worker_epoch=holder[1], num_blocks=num_blocks, short_lease_id=short
+    )
+    return book.grant(message, 0.0).blocks
 
 
 def renew(

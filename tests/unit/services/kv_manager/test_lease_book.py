@@ -179,7 +179,7 @@ def test_the_end_of_a_process_frees_all_it_held_and_nothing_else() -> None:
     leased(book, 1, B, "other")
 
     assert 4 == book.worker_gone(*A)
-    assert 1 == book.num_leases
+    assert 1 == len(book.table)
     assert not release(book, expired.lease_id, A)
     assert [] == book.check_integrity()
 
@@ -218,7 +218,13 @@ def test_nothing_is_remembered_of_what_is_over() -> None:
     for worker in (A, B):
         book.worker_gone(*worker)
 
-    tables = (book._leases, book._by_attempt, book._grants, book._quarantines, book._tombstones)
+    tables = (
+        book.table.leases,
+        book.table.by_attempt,
+        book.grants._by_holder,
+        book.table.quarantines,
+        book._tombstones,
+    )
     assert [0] * 5 == [len(table) for table in tables]
     assert not book._present
 
@@ -230,4 +236,4 @@ def test_returned_grants_are_free_and_negative_ones_harmless() -> None:
 
     assert 8 == len(granted.block_ids)
     for _ in range(2):
-        assert 8 == book.grant(message).num_free_blocks
+        assert 8 == book.grant(message, 0.0).num_free_blocks

@@ -44,7 +44,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def leave_quarantine(self, holder_id: WorkerId, lease_id: LeaseId | None) -> None:
         """Only what this proof covers may have left."""
-        left = self.quarantined.keys() - self.book._quarantines.keys()
+        left = self.quarantined.keys() - self.book.table.quarantines.keys()
         assert left <= {lease_id}
         assert all(self.quarantined[each][0] == holder_id for each in left)
 
@@ -55,10 +55,10 @@ class Interleavings(RuleBasedStateMachine):
     @rule(holder=holders)
     def end(self, holder: Holder) -> None:
         self.book.worker_gone(*holder)
-        left = self.quarantined.keys() - self.book._quarantines.keys()
+        left = self.quarantined.keys() - self.book.table.quarantines.keys()
 
         assert all(self.quarantined[each] == holder for each in left)
-        assert not [each for each in self.book._leases.values() if each.holder == holder]
+        assert not [each for each in self.book.table.leases.values() if each.holder == holder]
 
     @rule(target=lease_ids, holder=holders, request=attempts, num_blocks=st.integers(0, 7))
     def lease(self, holder: Holder, request: RequestId, num_blocks: int) -> object:
@@ -87,7 +87,7 @@ class Interleavings(RuleBasedStateMachine):
             worker_id=holder[0],
             num_tokens=num_tokens,
         )
-        self.book.commit(message)
+        self.book.commit(message, self.now)
 
     @rule(lease_id=lease_ids, giver=holders, taker=holders)
     def adopt(self, lease_id: LeaseId, giver: Holder, taker: Holder) -> None:
@@ -99,7 +99,7 @@ class Interleavings(RuleBasedStateMachine):
             to_worker_id=taker[0],
             to_worker_epoch=taker[1],
         )
-        known = self.book._leases.get(lease_id)
+        known = self.book.table.leases.get(lease_id)
         was_over = known is None or known.expires_at <= self.now
         answer = self.book.adopt(message, self.now)
 
@@ -108,7 +108,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(target=blocks, holder=holders, num_blocks=st.integers(-1, 7))
     def grant(self, holder: Holder, num_blocks: int) -> Blocks:
         message = Grant(worker_id=holder[0], worker_epoch=holder[1], num_blocks=num_blocks)
-        granted = self.book.grant(message).blocks
+        granted = self.book.grant(message, self.now).blocks
         self.hand_out(granted)
         return granted
 
@@ -117,7 +117,7 @@ class Interleavings(RuleBasedStateMachine):
         message = Grant(
             worker_id=holder[0], worker_epoch=holder[1], num_blocks=0, returned=returned
         )
-        self.book.grant(message)
+        self.book.grant(message, self.now)
 
     @rule(lease_id=lease_ids, holder=holders, grown=blocks)
     def renew(self, lease_id: LeaseId, holder: Holder, grown: Blocks) -> None:
@@ -147,25 +147,29 @@ class Interleavings(RuleBasedStateMachine):
         self.book.sweep(self.now)
         self.leave_quarantine(WorkerId(""), None)
 
-        assert all(each.expires_at > self.now for each in self.book._leases.values())
+        assert all(each.expires_at > self.now for each in self.book.table.leases.values())
 
     @invariant()
     def books_are_right(self) -> None:
         if not hasattr(self, "book"):
             return
         book = self.book
-        self.quarantined = {each: it.holder for each, it in book._quarantines.items()}
+        self.quarantined = {each: it.holder for each, it in book.table.quarantines.items()}
         writable = [
-            *(b for each in book._leases.values() for b in each.block_ids[each.num_committed :]),
-            *(b for each in book._grants.values() for b in each),
-            *(b for each in book._quarantines.values() for b in each.block_ids),
+            *(
+                b
+                for each in book.table.leases.values()
+                for b in each.block_ids[each.num_committed :]
+            ),
+            *(b for each in book.grants._by_holder.values() for b in each),
+            *(b for each in book.table.quarantines.values() for b in each.block_ids),
         ]
 
         assert [] == book.check_integrity()
         assert len(writable) == len(set(writable)), "a block with two writers"
-        holders = {each.holder for each in book._leases.values()}
-        holders |= {each for each, granted in book._grants.items() if granted}
-        holders |= {each.holder for each in book._quarantines.values()}
+        holders = {each.holder for each in book.table.leases.values()}
+        holders |= {each for each, granted in book.grants._by_holder.items() if granted}
+        holders |= {each.holder for each in book.table.quarantines.values()}
         assert holders <= book._present, "held by a process that can't prove its end"
 
 

@@ -35,7 +35,9 @@ def serve(book: LeaseBook, tokens: list[int], request: str = "r", **keys: str) -
 
 
 def found(book: LeaseBook, tokens: list[int], **keys: str) -> int:
-    return book.match(Match(PackedInts(tokens), **{"layout": "", **keys})).num_cached_tokens
+    """Return how many tokens lie in blocks that a lease would share."""
+    match = Match(PackedInts(tokens), **{"layout": "", **keys})
+    return book.match(match, 0.0).num_cached_tokens // SIZE * SIZE
 
 
 def ids_of(given: Leased) -> list[int]:

@@ -17,10 +17,20 @@ from hypothesis.stateful import (
     rule,
 )
 
+from slipstream.services.kv_manager.granted import FEW
 from slipstream.services.kv_manager.pool import BlockState
 from slipstream.services.kv_manager.records import Holder
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
-from slipstream.shared.messages.kv import Adopt, Adopted, Blocks, Committed, Grant, Leased, Match
+from slipstream.shared.messages.kv import (
+    Adopt,
+    Adopted,
+    Blocks,
+    Committed,
+    Grant,
+    Leased,
+    Match,
+    Matched,
+)
 from slipstream.shared.messages.packed import PackedInts
 
 from .lease_messages import BLOCK_SIZE as SIZE
@@ -68,12 +78,13 @@ class PrefixInterleavings(RuleBasedStateMachine):
         self.content: dict[int, Content] = {}
         self.living: list[Sequence] = []
         self.num_requests = 0
+        self.copied: dict[LeaseId, int] = {}
 
     def picked(self, pick: int) -> Sequence:
         return self.living[pick % len(self.living)]
 
     def is_held(self, sequence: Sequence) -> bool:
-        return sequence.lease_id in self.book._leases
+        return sequence.lease_id in self.book.table.leases
 
     @rule(
         worker=workers,
@@ -81,19 +92,41 @@ class PrefixInterleavings(RuleBasedStateMachine):
         num_more=st.integers(0, SIZE - 1),
         salt=st.sampled_from(["", "", "x"]),
         num_steps=st.integers(0, MAX_CHAIN),
+        num_first=st.sampled_from([None, 0, 1, 2]),
+        is_patient=st.booleans(),
     )
     def lease(
-        self, worker: int, chain: list[int], num_more: int, salt: str, num_steps: int
+        self,
+        worker: int,
+        chain: list[int],
+        num_more: int,
+        salt: str,
+        num_steps: int,
+        num_first: int | None,
+        is_patient: bool,
     ) -> None:
         """Lease blocks for a prompt, and compute and commit some of it."""
         tokens = (*(token for token in chain for _ in range(SIZE)), *[1] * num_more)
         num_blocks = -(-len(tokens) // SIZE)
         self.num_requests += 1
         request, holder = f"r{self.num_requests}", self.holders[worker]
-        num_available = self.book.pool.num_available
-        match = Match(PackedInts(tokens), "", salt)
-        num_matched = self.book.match(match).num_cached_tokens
-        answer = lease(self.book, num_blocks, holder, request, self.now, tokens, cache_salt=salt)
+        num_available = self.book.pool.num_unreserved
+        matched = self.book.match(Match(PackedInts(tokens), "", salt), self.now)
+        answer = lease(
+            self.book,
+            num_blocks,
+            holder,
+            request,
+            self.now,
+            tokens,
+            num_first,
+            is_patient=is_patient,
+            cache_salt=salt,
+        )
+        if reason(answer) == "pending":
+            assert is_patient
+            self.check_pending(salt, tokens, matched)
+            return
         if not isinstance(answer, Leased):
             assert "no_blocks" == reason(answer)
             assert num_blocks > num_available, "cached blocks are there to be taken"
@@ -103,7 +136,9 @@ class PrefixInterleavings(RuleBasedStateMachine):
         sequence = Sequence(
             request, holder, salt, tokens, answer.lease_id, table, num_cached, num_cached
         )
-        assert num_matched == answer.num_cached_tokens < len(tokens)
+        num_copied = self.check_copy(sequence, answer)
+        assert answer.num_cached_tokens + num_copied <= matched.num_cached_tokens < len(tokens)
+        assert num_blocks == len(table) + answer.num_reserved_blocks
         for idx in range(num_cached):
             assert sequence.content(idx) == self.content[table[idx][0]], "another's block"
         for block_id, _ in table[num_cached:]:
@@ -112,6 +147,36 @@ class PrefixInterleavings(RuleBasedStateMachine):
         for _ in range(num_steps):
             self.compute_block(sequence)
         self.tell(sequence, sequence.num_committed)
+
+    def check_pending(self, salt: str, tokens: tuple[int, ...], matched: Matched) -> None:
+        """Somebody has leased the tokens that the next block takes, and lives."""
+        end = matched.num_cached_tokens // SIZE * SIZE + SIZE
+        assert matched.num_pending_tokens >= end
+        packed = PackedInts(tokens[:end]).to_bytes()
+        assert any(
+            each.packed_tokens.startswith(packed) and each.num_committed * SIZE < end
+            for each in self.book.table.leases.values()
+        ), f"nobody computes {tokens[:end]} of {salt!r}"
+
+    def check_copy(self, sequence: Sequence, answer: Leased) -> int:
+        """What may be copied are the tokens asked for; return how many."""
+        copy = answer.copy
+        if copy is None:
+            return 0
+        end = answer.num_cached_tokens + copy.num_tokens
+        salt, tokens = self.content[copy.block_id]
+        assert (sequence.salt, sequence.tokens[:end]) == (salt, tokens[:end])
+        assert self.book.pool.is_current(copy.block_id, copy.generation)
+        self.copied[sequence.lease_id] = copy.block_id
+        return copy.num_tokens
+
+    @invariant()
+    def what_is_copied_stays(self) -> None:
+        """A block that a lease may be copying from is nobody's to write."""
+        for lease_id, block_id in self.copied.items():
+            held = self.book.table.leases.get(lease_id)
+            if held is not None and held.copied is not None:
+                assert self.book.pool.state(block_id) is BlockState.COMMITTED
 
     @some_are_living
     @rule(pick=picks)
@@ -155,18 +220,34 @@ class PrefixInterleavings(RuleBasedStateMachine):
         end = sequence.num_computed
         told = sequence.tokens[first * SIZE : end * SIZE]
         grown = _blocks(sequence.grown)
-        answer = commit(self.book, sequence.lease_id, end * SIZE, told, sequence.holder, grown)
+        num_known = len(sequence.table)
+        answer = commit(
+            self.book,
+            sequence.lease_id,
+            end * SIZE,
+            told,
+            sequence.holder,
+            grown,
+            num_known,
+            end + 2,
+            self.now,
+        )
         if isinstance(answer, Committed):
             assert end == answer.num_blocks, "what grew in is committed too"
             sequence.num_committed = end
+            new = zip(answer.blocks.block_ids, answer.blocks.generations, strict=True)
+            for block_id, generation in new if num_known else ():
+                self.content[block_id] = GARBAGE
+                sequence.table.append((block_id, generation))
 
     @rule(worker=workers, num_blocks=st.integers(1, 4))
     def grant(self, worker: int, num_blocks: int) -> None:
         holder = self.holders[worker]
         message = Grant(worker_id=holder[0], worker_epoch=holder[1], num_blocks=num_blocks)
-        num_available = self.book.pool.num_available
-        granted = self.book.grant(message).blocks
-        assert min(num_blocks, num_available) == len(granted.block_ids)
+        most = max(0, -(-self.book.pool.num_unreserved // 4))
+        most = min(most, FEW) if self.book.pressure.is_on(self.now) else most
+        granted = self.book.grant(message, self.now).blocks
+        assert min(num_blocks, most) == len(granted.block_ids)
         self.granted[holder] += zip(granted.block_ids, granted.generations, strict=True)
 
     @rule(worker=workers)
@@ -176,7 +257,7 @@ class PrefixInterleavings(RuleBasedStateMachine):
         message = Grant(
             worker_id=holder[0], worker_epoch=holder[1], num_blocks=0, returned=_blocks(returned)
         )
-        self.book.grant(message)
+        self.book.grant(message, self.now)
 
     @some_are_living
     @rule(pick=picks)

@@ -7,17 +7,19 @@ from slipstream.services.prefill.batch import plan
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 from slipstream.shared.messages.jobs import PrefillJob, ReplyTarget
-from slipstream.shared.messages.kv import Blocks, Leased
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import SamplingParameters
 from slipstream.shared.model.sampling import SampledToken, Sampler
 from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.worker.chunks import PromptBudget
+from slipstream.shared.worker.leased_blocks import LeasedBlocks
 
 SPAN = SpanContext("1" * 32, "1" * 16)
 
 
-def make_sequence(num_tokens: int, num_computed_tokens: int = 0) -> PrefillSequence:
+def make_sequence(
+    num_tokens: int, num_computed_tokens: int = 0, num_blocks: int = 100
+) -> PrefillSequence:
     token_ids = list(range(num_tokens))
     sampling = SamplingParameters(seed=1)
     job = PrefillJob(
@@ -32,7 +34,7 @@ def make_sequence(num_tokens: int, num_computed_tokens: int = 0) -> PrefillSeque
         decode_worker_id=WorkerId("d"),
         decode_host_id="h",
     )
-    leased = Leased(lease_id=LeaseId("l"), blocks=Blocks(PackedInts([1])), lease_ms=1)
+    leased = LeasedBlocks(LeaseId("l"), list(range(num_blocks)), [1] * num_blocks, 32, 0)
     sampler = Sampler(sampling, token_ids)
     return PrefillSequence(job, leased, sampler, token_ids, num_computed_tokens)
 
@@ -84,3 +86,10 @@ def test_a_prompt_goes_on_where_it_stopped() -> None:
         chunk.rows.num_rows,
         list(chunk.rows.token_ids),
     )
+
+
+def test_nothing_is_computed_beyond_the_blocks_at_hand() -> None:
+    sequences = [make_sequence(100, 32, num_blocks=1), make_sequence(100, 32, num_blocks=2)]
+    (chunk,) = plan(sequences, PromptBudget(512))
+
+    assert (sequences[1], 32, False) == (chunk.sequence, chunk.rows.num_rows, chunk.is_last)

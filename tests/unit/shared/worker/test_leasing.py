@@ -14,13 +14,24 @@ from slipstream.shared.bus.subjects import KV, MANAGER_VERBS
 from slipstream.shared.ids import HostId, LeaseId, RequestId, WorkerId
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.messages.jobs import DecodeJob, ReplyTarget
-from slipstream.shared.messages.kv import Blocks, KvRefused, Lease, Leased, Release, Released
+from slipstream.shared.messages.kv import (
+    Blocks,
+    KvRefused,
+    Lease,
+    Leased,
+    Match,
+    Matched,
+    Release,
+    Released,
+)
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import SamplingParameters
 from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.worker import leasing
 from slipstream.shared.worker.deadline import Deadline
-from slipstream.shared.worker.leasing import JobEndedError, lease_blocks
+from slipstream.shared.worker.leased_blocks import LeasedBlocks
+from slipstream.shared.worker.leasing import JobEndedError, Leasing
+from slipstream.shared.worker.prompt_gate import PromptGate
 
 SPAN = SpanContext("1" * 32, "1" * 16)
 JOB = DecodeJob(
@@ -35,7 +46,14 @@ JOB = DecodeJob(
     attempt_span=SPAN,
 )
 TOKENS = [*JOB.prompt_token_ids, *JOB.output_token_ids]
-GRANTED = Leased(lease_id=LeaseId("l"), blocks=Blocks(PackedInts([1])), lease_ms=1000)
+GRANTED = Leased(
+    lease_id=LeaseId("l"),
+    blocks=Blocks(PackedInts([1]), PackedInts([1])),
+    lease_ms=1000,
+    num_reserved_blocks=1,
+)
+PENDING = KvRefused(reason="pending")
+GATES: dict[int, PromptGate] = {}
 SHORT = KvRefused(reason="no_blocks")
 
 
@@ -46,18 +64,22 @@ class Manager:
         self.answers = list(answers)
         self.heard: list[Any] = []
         self.asked = asyncio.Event()
+        self.num_waiting_in_gate: list[int] = []
 
     async def answer(self, message: Any, _incoming: Incoming) -> Any:
         self.heard.append(message)
         self.asked.set()
         if isinstance(message, Release):
             return Released()
+        if isinstance(message, Match):
+            self.num_waiting_in_gate.append(GATES[id(self)].num_inside)
+            return Matched(num_cached_tokens=0)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 async def lease(
     manager: Manager, deadline_ms: int | None = None, *, is_cancelled: Any = lambda: False
-) -> tuple[Leased, list[LeaseId]]:
+) -> tuple[LeasedBlocks, list[LeaseId]]:
     bus, host_id = MemoryBus(), HostId("h")
     for verb in MANAGER_VERBS:
         await serve(bus, KV.subject(host_id=host_id, verb=verb), KV, manager.answer)
@@ -67,10 +89,13 @@ async def lease(
         model=SimpleNamespace(layout=KvLayout(1, 1, 2, kind="fake"), fingerprint="sha256:5"),
         numerics="float32/kv-float32/amx",
         keeper=SimpleNamespace(hold=lambda lease_id, *_: held.append(lease_id)),
+        gate=GATES.setdefault(id(manager), PromptGate(16)),
+        num_tokens_ahead=32,
     )
     worker = (WorkerId("w"), 7)
     deadline = Deadline.from_ms(deadline_ms)
-    return await lease_blocks(bus, host, worker, JOB, deadline, is_cancelled, TOKENS), held
+    leasing = Leasing(bus, host, worker)
+    return await leasing.lease(JOB, deadline, is_cancelled, TOKENS), held
 
 
 @pytest.fixture(autouse=True)
@@ -85,27 +110,45 @@ async def test_blocks_for_prompt_and_earlier_output_are_asked_for_and_kept() -> 
     manager = Manager(GRANTED)
     leased, held = await lease(manager)
 
-    assert (GRANTED, [LeaseId("l")]) == (leased, held)
+    assert ([1], [1], 1) == (leased.block_ids, leased.generations, leased.num_reserved)
+    assert [LeaseId("l")] == held
     (asked,) = manager.heard
-    assert (2, 2, 7) == (asked.num_blocks, asked.attempt, asked.worker_epoch)
+    assert (2, 1, 2, 7) == (
+        asked.num_blocks,
+        asked.num_first_blocks,
+        asked.attempt,
+        asked.worker_epoch,
+    )
     assert [*[1] * 40, 2] == list(asked.token_ids)
 
 
 async def test_it_waits_while_blocks_are_short() -> None:
     manager = Manager(SHORT, SHORT, GRANTED)
 
-    assert GRANTED == (await lease(manager))[0]
+    assert [1] == (await lease(manager))[0].block_ids
     assert 3 == len(manager.heard)
 
 
 async def test_a_lost_answer_is_asked_for_again() -> None:
     with capture_logs() as lines:
-        assert GRANTED == (await lease(Manager(None, GRANTED)))[0]
+        assert [1] == (await lease(Manager(None, GRANTED)))[0].block_ids
 
     (line,) = lines
     assert ("lease_unanswered", "r", 2, SPAN.trace_id) == tuple(
         line[name] for name in ("event", "request_id", "attempt", "trace_id")
     )
+
+
+async def test_a_prefix_that_somebody_computes_is_waited_for_outside_of_the_gate() -> None:
+    manager = Manager(PENDING, PENDING, GRANTED)
+    await lease(manager)
+
+    kinds = [type(each) for each in manager.heard]
+    assert [Lease, Match, Lease, Match, Lease] == kinds
+    waited = manager.heard[1]
+    assert manager.heard[0].token_ids == waited.token_ids
+    assert waited.wait_ms > 0, "the manager says when there is more"
+    assert [0, 0] == manager.num_waiting_in_gate, "nobody's way is barred meanwhile"
 
 
 async def test_a_cancel_ends_the_wait() -> None:
@@ -138,6 +181,7 @@ async def test_a_lease_that_may_have_been_granted_unheard_is_released() -> None:
     with pytest.raises(JobEndedError):
         await lease(manager, is_cancelled=manager.asked.is_set)
 
+    assert 0 == GATES[id(manager)].num_inside
     last = manager.heard[-1]
     assert isinstance(last, Release)
     assert (None, "w", "r", 2) == (last.lease_id, last.worker_id, last.request_id, last.attempt)

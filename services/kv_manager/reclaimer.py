@@ -1,0 +1,43 @@
+"""Ask decode workers for blocks while others wait for some."""
+
+import asyncio
+
+import structlog
+
+from slipstream.services.kv_manager.leases import LeaseBook
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.subjects import DECODE
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.messages.kv import Reclaim, Reclaimed
+
+log = structlog.get_logger()
+
+_INTERVAL_S = 0.02  # between two rounds
+_ANSWER_S = 1.0
+
+
+class Reclaimer:
+    """Sends what the book wants reclaimed, on a timer of its own."""
+
+    def __init__(self, bus: Bus, book: LeaseBook) -> None:
+        self._bus = bus
+        self._book = book
+
+    async def run(self) -> None:
+        """Ask for ever, a round at a time: whoever still waits is refused again and noted anew."""
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            reclaims = self._book.reclaims()
+            if reclaims:
+                await asyncio.gather(*map(self._reclaim, reclaims))
+
+    async def _reclaim(self, message: Reclaim) -> None:
+        try:
+            answer: Reclaimed = await call(
+                self._bus, DECODE, message, timeout_s=_ANSWER_S, worker_id=message.worker_id
+            )
+        except SlipstreamError as error:
+            log.info("reclaim_unanswered", asked_worker_id=message.worker_id, error=str(error))
+            return
+        self._book.reclaimed(answer)

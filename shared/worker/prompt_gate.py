@@ -1,0 +1,100 @@
+"""When prompts may lease blocks: not before they are about to be computed."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from slipstream.shared.worker.report_book import Attempt
+
+# A prompt of up to this part of what may be inside passes longer ones that wait.
+_SHORT_PART = 4
+
+Rank = tuple[int, float]  # priority, then who came first: the greater is the more important
+
+
+@dataclass(eq=False)
+class Claim:
+    """A prompt that waits, or is inside."""
+
+    attempt: Attempt
+    rank: Rank
+    num_tokens: int  # still to be computed
+    is_short: bool
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def admitted(inside: Iterable[Claim], waiting: Iterable[Claim], max_num_tokens: int) -> list[Claim]:
+    """
+    Return who of those waiting may enter. Pure.
+
+    In the order of their rank, while less than `max_num_tokens` are to be computed inside: so what
+    is leased is computed next, and the next one is there when a step has rows left. Short prompts
+    have as much room of their own, so that a long one holds none up.
+    """
+    entered: list[Claim] = []
+    num_short = sum(each.num_tokens for each in inside if each.is_short)
+    num_long = sum(each.num_tokens for each in inside if not each.is_short)
+    for claim in sorted(waiting, key=lambda each: each.rank, reverse=True):
+        if claim.is_short and num_short + claim.num_tokens <= max_num_tokens:
+            num_short += claim.num_tokens
+        elif not claim.is_short and num_long < max_num_tokens:
+            num_long += claim.num_tokens
+        else:
+            continue
+        entered.append(claim)
+    return entered
+
+
+class PromptGate:
+    """Owns who is inside: whoever has entered says how far it is, and leaves."""
+
+    def __init__(self, max_num_tokens: int) -> None:
+        self._max_num_tokens = max_num_tokens
+        self._inside: dict[Attempt, Claim] = {}
+        self._waiting: dict[Attempt, Claim] = {}
+
+    @property
+    def num_inside(self) -> int:
+        """Prompts that may hold blocks."""
+        return len(self._inside)
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts that hold no blocks yet."""
+        return len(self._waiting)
+
+    async def enter(self, attempt: Attempt, rank: Rank, num_tokens: int, timeout_s: float) -> bool:
+        """Enter when it is the prompt's turn; False when it isn't within a time. Repeatable."""
+        if attempt in self._inside:
+            return True
+        claim = self._waiting.get(attempt)
+        if claim is None:
+            is_short = num_tokens <= self._max_num_tokens // _SHORT_PART
+            claim = self._waiting[attempt] = Claim(attempt, rank, num_tokens, is_short)
+            self._let_in()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await claim.turn.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def update(self, attempt: Attempt, num_tokens: int) -> None:
+        """Note how many tokens of a prompt are still to be computed."""
+        claim = self._inside.get(attempt)
+        if claim is not None and claim.num_tokens != num_tokens:
+            claim.num_tokens = num_tokens
+            self._let_in()
+
+    def leave(self, attempt: Attempt) -> None:
+        """Let others in: the prompt is computed, given up or waits elsewhere. Repeatable."""
+        self._waiting.pop(attempt, None)
+        if self._inside.pop(attempt, None) is not None:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        inside, waiting = self._inside.values(), self._waiting.values()
+        for claim in admitted(inside, waiting, self._max_num_tokens):
+            del self._waiting[claim.attempt]
+            self._inside[claim.attempt] = claim
+            claim.turn.set()
