@@ -268,6 +268,8 @@ class LeaseBook:
         if fresh is None:
             self.pool.let_go(cached.block_ids)
             return None
+        self.pool.count_hits(cached.block_ids)
+        self.prefixes.count(message, cached)
         lease = HeldLease(
             lease_id=new_lease_id(),
             attempt=(message.request_id, message.attempt),

@@ -1,0 +1,229 @@
+"""
+In which order cached blocks are evicted. Pure: knows block ids and hashes, no states.
+
+Every order keeps one promise: a block goes before the ones that it comes after. It rests on its
+user, who adds a sequence's last block first and then keeps the whole chain.
+"""
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from slipstream.shared.config import Eviction
+from slipstream.shared.kv.block_hash import BlockHash
+
+# Measured with bench/prefix_policy.py. A larger share helps pools that are far too small for what
+# comes back, and harms those that hold nearly all of it.
+PROTECTED_SHARE = 0.35
+_IS_FREQUENT = 2  # requests
+_MAX_NUM_DEMOTED = 4  # a step: a share that shrinks is followed in small steps
+
+# Blocks seen once fill the sketch: with so many cells a block, one in twenty of those is taken
+# for a known one. Each cell is halved once in five times as many counts as there are blocks.
+_CELLS_A_BLOCK = 32
+_SLICE = 64  # cells
+_COUNTS_A_SLICE = 10
+_PLACES = struct.Struct("<4I")
+_MAX_COUNT = 15
+_HALVED = bytes(count // 2 for count in range(256))
+
+
+class EvictionOrder(Protocol):
+    """The blocks that can be evicted, and what is known of all that can be found."""
+
+    def __contains__(self, block_id: int, /) -> bool: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+
+    def add(self, block_id: int, block_hash: BlockHash) -> None:
+        """Let a block be evicted, as the one used last."""
+
+    def discard(self, block_id: int) -> None:
+        """Let a block not be evicted, for it is in use."""
+
+    def forget(self, block_id: int) -> None:
+        """Drop all that is known of a block whose content is gone."""
+
+    def hit(self, block_id: int, block_hash: BlockHash) -> None:
+        """Note that a request found a block that another one wrote."""
+
+    def keep(self, chain: Iterable[int]) -> None:
+        """Count a chain of blocks, the last one first, as used now and as much as the last."""
+
+    def next_victim(self) -> int:
+        """Return the block to evict; there must be one."""
+
+
+def make_order(eviction: Eviction, num_blocks: int) -> EvictionOrder:
+    """Return an empty order for a pool."""
+    return FilteredOrder(num_blocks) if eviction == "filtered" else LruOrder()
+
+
+class LruOrder:
+    """Least recently used first."""
+
+    def __init__(self) -> None:
+        self._queue: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, block_id: int, /) -> bool:
+        return block_id in self._queue
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._queue)
+
+    def add(self, block_id: int, block_hash: BlockHash) -> None:  # noqa: ARG002 - see the protocol
+        """Put a block last."""
+        self._queue[block_id] = None
+
+    def discard(self, block_id: int) -> None:
+        """Take a block out."""
+        self._queue.pop(block_id, None)
+
+    forget = discard
+
+    def hit(self, block_id: int, block_hash: BlockHash) -> None:
+        """Learn nothing: when a block was used last is all that counts."""
+
+    def keep(self, chain: Iterable[int]) -> None:
+        """Put the blocks of a chain last."""
+        for block_id in chain:
+            if block_id in self._queue:
+                self._queue.move_to_end(block_id)
+
+    def next_victim(self) -> int:
+        """Return the first."""
+        return next(iter(self))
+
+
+class FilteredOrder:
+    """
+    Least recently used first, but what was asked for twice is behind what was asked for once.
+
+    A block on probation that is found, or that comes back after its eviction, is protected. Only a
+    share of all can be: beyond it the least recently used are demoted, and go when their age says
+    so. Of a chain, a block is protected if one after it is.
+    """
+
+    def __init__(self, num_blocks: int, protected_share: float = PROTECTED_SHARE) -> None:
+        self._protected_share = protected_share
+        self._sketch = FrequencySketch(num_blocks)
+        self._is_frequent: dict[int, bool] = {}  # of every block that was counted, in use or not
+        self._now = 0
+        # Block to time of its last use, by which each is sorted.
+        self._probation: OrderedDict[int, int] = OrderedDict()
+        self._demoted: OrderedDict[int, int] = OrderedDict()
+        self._protected: OrderedDict[int, int] = OrderedDict()
+
+    def __contains__(self, block_id: int, /) -> bool:
+        return any(block_id in segment for segment in self._segments)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._segments))
+
+    def __iter__(self) -> Iterator[int]:
+        unprotected = self._probation | self._demoted
+        yield from sorted(unprotected, key=unprotected.__getitem__)
+        yield from self._protected
+
+    @property
+    def num_protected(self) -> int:
+        """Blocks that go after all others."""
+        return len(self._protected)
+
+    def add(self, block_id: int, block_hash: BlockHash) -> None:
+        """Put a block last in its segment."""
+        if block_id not in self._is_frequent:
+            self._is_frequent[block_id] = self._sketch.count(block_hash) >= _IS_FREQUENT
+        self._put_last(block_id)
+
+    def discard(self, block_id: int) -> None:
+        """Take a block out; it comes back to where it belongs by what is known of it."""
+        for segment in self._segments:
+            if segment.pop(block_id, None) is not None:
+                return
+
+    def forget(self, block_id: int) -> None:
+        """Drop all but the frequency of the block's content."""
+        self.discard(block_id)
+        self._is_frequent.pop(block_id, None)
+
+    def hit(self, block_id: int, block_hash: BlockHash) -> None:
+        """Protect a block from now on."""
+        self._sketch.count(block_hash)
+        self._is_frequent[block_id] = True
+
+    def keep(self, chain: Iterable[int]) -> None:
+        """Put the blocks of a chain last; from a protected one on all are."""
+        is_frequent = False
+        for block_id in chain:
+            is_frequent = is_frequent or self._is_frequent.get(block_id, False)
+            if is_frequent:
+                self._is_frequent[block_id] = True
+            if block_id in self:
+                self.discard(block_id)
+                self._put_last(block_id)
+
+    def next_victim(self) -> int:
+        """Return the oldest that isn't protected, after demoting what is too much."""
+        for _ in range(_MAX_NUM_DEMOTED):
+            if self.num_protected > self._protected_share * len(self):
+                self._demote()
+        if not self._probation and not self._demoted:
+            self._demote()
+        candidates = (next(iter(each.items()), None) for each in (self._probation, self._demoted))
+        return min((each for each in candidates if each), key=lambda each: each[1])[0]
+
+    @property
+    def _segments(self) -> tuple[OrderedDict[int, int], ...]:
+        return self._probation, self._protected, self._demoted
+
+    def _put_last(self, block_id: int) -> None:
+        self._now += 1
+        segment = self._protected if self._is_frequent[block_id] else self._probation
+        segment[block_id] = self._now
+
+    def _demote(self) -> None:
+        block_id, used_at = self._protected.popitem(last=False)
+        self._is_frequent[block_id] = False
+        self._demoted[block_id] = used_at
+
+
+class FrequencySketch:
+    """
+    About how often each hash was counted lately, never too low but for ageing.
+
+    A count-min sketch (TinyLFU's, with one table for all places). It ages slice by slice, so that
+    no count pays for the whole table.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        num_slices = -(-max(1, num_blocks) * _CELLS_A_BLOCK // _SLICE)
+        self._cells = bytearray(num_slices * _SLICE)
+        self._num_counts = 0
+        self._next_slice = 0
+
+    def count(self, block_hash: BlockHash) -> int:
+        """Count a hash once more; return how often it has been."""
+        self._age()
+        cells = self._cells
+        places = [place % len(cells) for place in _PLACES.unpack(block_hash)]
+        before = min(cells[place] for place in places)
+        if before == _MAX_COUNT:
+            return before
+        for place in places:
+            # The others were counted up by other hashes.
+            if cells[place] == before:
+                cells[place] = before + 1
+        return before + 1
+
+    def _age(self) -> None:
+        self._num_counts += 1
+        if self._num_counts % _COUNTS_A_SLICE:
+            return
+        part = slice(self._next_slice, self._next_slice + _SLICE)
+        self._cells[part] = self._cells[part].translate(_HALVED)
+        self._next_slice = part.stop % len(self._cells)
