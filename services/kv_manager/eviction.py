@@ -24,7 +24,7 @@ _MAX_NUM_DEMOTED = 4  # a step: a share that shrinks is followed in small steps
 _CELLS_A_BLOCK = 32
 _SLICE = 64  # cells
 _COUNTS_A_SLICE = 10
-_PLACES = struct.Struct("<4I")
+_PLACES = struct.Struct("<Q4B4x")
 _MAX_COUNT = 15
 _HALVED = bytes(count // 2 for count in range(256))
 
@@ -36,7 +36,10 @@ class EvictionOrder(Protocol):
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[int]: ...
 
-    def add(self, block_id: int, block_hash: BlockHash) -> None:
+    def written(self, block_id: int, block_hash: BlockHash, parent_id: int | None) -> None:
+        """Note that a request wrote a block, the first time that a block is told of."""
+
+    def add(self, block_id: int) -> None:
         """Let a block be evicted, as the one used last."""
 
     def discard(self, block_id: int) -> None:
@@ -75,7 +78,10 @@ class LruOrder:
     def __iter__(self) -> Iterator[int]:
         return iter(self._queue)
 
-    def add(self, block_id: int, block_hash: BlockHash) -> None:  # noqa: ARG002 - see the protocol
+    def written(self, block_id: int, block_hash: BlockHash, parent_id: int | None) -> None:
+        """Learn nothing: when a block was used last is all that counts."""
+
+    def add(self, block_id: int) -> None:
         """Put a block last."""
         self._queue[block_id] = None
 
@@ -86,7 +92,7 @@ class LruOrder:
     forget = discard
 
     def hit(self, block_id: int, block_hash: BlockHash) -> None:
-        """Learn nothing: when a block was used last is all that counts."""
+        """Learn nothing here either."""
 
     def keep(self, chain: Iterable[int]) -> None:
         """Put the blocks of a chain last."""
@@ -134,10 +140,20 @@ class FilteredOrder:
         """Blocks that go after all others."""
         return len(self._protected)
 
-    def add(self, block_id: int, block_hash: BlockHash) -> None:
+    def written(self, block_id: int, block_hash: BlockHash, parent_id: int | None) -> None:
+        """
+        Recognise a block that was evicted and comes back, after a parent that is frequent too.
+
+        Without the parents, one mistake of the sketch would protect all of a long chain.
+        """
+        if block_id in self._is_frequent:
+            return
+        is_parent_frequent = parent_id is None or self._is_frequent.get(parent_id, False)
+        is_known = self._sketch.count(block_hash) >= _IS_FREQUENT
+        self._is_frequent[block_id] = is_known and is_parent_frequent
+
+    def add(self, block_id: int) -> None:
         """Put a block last in its segment."""
-        if block_id not in self._is_frequent:
-            self._is_frequent[block_id] = self._sketch.count(block_hash) >= _IS_FREQUENT
         self._put_last(block_id)
 
     def discard(self, block_id: int) -> None:
@@ -183,7 +199,7 @@ class FilteredOrder:
 
     def _put_last(self, block_id: int) -> None:
         self._now += 1
-        segment = self._protected if self._is_frequent[block_id] else self._probation
+        segment = self._protected if self._is_frequent.get(block_id) else self._probation
         segment[block_id] = self._now
 
     def _demote(self) -> None:
@@ -196,13 +212,13 @@ class FrequencySketch:
     """
     About how often each hash was counted lately, never too low but for ageing.
 
-    A count-min sketch (TinyLFU's, with one table for all places). It ages slice by slice, so that
-    no count pays for the whole table.
+    A count-min sketch that ages as TinyLFU's does, but slice by slice: no count pays for the whole
+    table. A hash has all its places in one slice, or the first to be halved would end its memory.
     """
 
     def __init__(self, num_blocks: int) -> None:
-        num_slices = -(-max(1, num_blocks) * _CELLS_A_BLOCK // _SLICE)
-        self._cells = bytearray(num_slices * _SLICE)
+        self._num_slices = -(-max(1, num_blocks) * _CELLS_A_BLOCK // _SLICE)
+        self._cells = bytearray(self._num_slices * _SLICE)
         self._num_counts = 0
         self._next_slice = 0
 
@@ -210,8 +226,10 @@ class FrequencySketch:
         """Count a hash once more; return how often it has been."""
         self._age()
         cells = self._cells
-        places = [place % len(cells) for place in _PLACES.unpack(block_hash)]
-        before = min(cells[place] for place in places)
+        number, *offsets = _PLACES.unpack(block_hash)
+        start = number % self._num_slices * _SLICE
+        places = [start + offset % _SLICE for offset in offsets]
+        before: int = min(cells[place] for place in places)
         if before == _MAX_COUNT:
             return before
         for place in places:

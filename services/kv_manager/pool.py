@@ -125,6 +125,10 @@ class BlockPool:
 
     def let_go(self, block_ids: Sequence[int]) -> None:
         """End one lease's hold on committed blocks; of the last hold what is findable stays."""
+        for block_id in block_ids:
+            if block_id in self.index:
+                parent_id = next(self.index.ancestors(block_id), None)
+                self._cached.written(block_id, self.index.hash_of(block_id), parent_id)
         for block_id in reversed(block_ids):
             state = self._states[block_id]
             assert state is BlockState.COMMITTED, f"block {block_id} is {state.value}, not held"
@@ -195,7 +199,7 @@ class BlockPool:
     def _cache_or_free(self, block_id: int) -> None:
         if block_id in self.index:
             self._set(block_id, BlockState.CACHED)
-            self._cached.add(block_id, self.index.hash_of(block_id))
+            self._cached.add(block_id)
         else:
             self._free_one(block_id)
 
