@@ -5,6 +5,7 @@ Every order keeps one promise: a block goes before the ones that it comes after.
 user, who adds a sequence's last block first and then keeps the whole chain.
 """
 
+import math
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from slipstream.shared.kv.block_hash import BlockHash
 
 # Measured with bench/prefix_policy.py. A larger share helps pools that are far too small for what
 # comes back, and harms those that hold nearly all of it.
-PROTECTED_SHARE = 0.35
+PROTECTED_SHARE = 0.25
 _IS_FREQUENT = 2  # requests
 _MAX_NUM_DEMOTED = 4  # a step: a share that shrinks is followed in small steps
 
@@ -125,10 +126,12 @@ class FilteredOrder:
         self._protected: OrderedDict[int, int] = OrderedDict()
 
     def __contains__(self, block_id: int, /) -> bool:
-        return any(block_id in segment for segment in self._segments)
+        return (
+            block_id in self._probation or block_id in self._protected or block_id in self._demoted
+        )
 
     def __len__(self) -> int:
-        return sum(map(len, self._segments))
+        return len(self._probation) + len(self._protected) + len(self._demoted)
 
     def __iter__(self) -> Iterator[int]:
         unprotected = self._probation | self._demoted
@@ -158,7 +161,7 @@ class FilteredOrder:
 
     def discard(self, block_id: int) -> None:
         """Take a block out; it comes back to where it belongs by what is known of it."""
-        for segment in self._segments:
+        for segment in (self._probation, self._protected, self._demoted):
             if segment.pop(block_id, None) is not None:
                 return
 
@@ -185,17 +188,16 @@ class FilteredOrder:
 
     def next_victim(self) -> int:
         """Return the oldest that isn't protected, after demoting what is too much."""
-        for _ in range(_MAX_NUM_DEMOTED):
-            if self.num_protected > self._protected_share * len(self):
-                self._demote()
+        num_most = math.floor(self._protected_share * len(self))
+        for _ in range(min(_MAX_NUM_DEMOTED, self.num_protected - num_most)):
+            self._demote()
         if not self._probation and not self._demoted:
             self._demote()
-        candidates = (next(iter(each.items()), None) for each in (self._probation, self._demoted))
-        return min((each for each in candidates if each), key=lambda each: each[1])[0]
-
-    @property
-    def _segments(self) -> tuple[OrderedDict[int, int], ...]:
-        return self._probation, self._protected, self._demoted
+        demoted, on_probation = next(iter(self._demoted), None), next(iter(self._probation), None)
+        if demoted is None or on_probation is None:
+            return next(each for each in (demoted, on_probation) if each is not None)
+        is_older = self._demoted[demoted] < self._probation[on_probation]
+        return demoted if is_older else on_probation
 
     def _put_last(self, block_id: int) -> None:
         self._now += 1
