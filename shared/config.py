@@ -15,6 +15,7 @@ KvFormat = Literal["float32", "bf16", "int8"]
 WeightChoice = Literal["auto", "float32", "bf16", "int8", "int4"]
 KvChoice = Literal["auto", "float32", "bf16", "int8"]
 Speculation = Literal["off", "ngram"]
+Eviction = Literal["lru", "filtered"]
 
 MIB = 1024 * 1024
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
@@ -160,6 +161,7 @@ class KvConfig(ServiceConfig):
     num_blocks: int | None = None  # instead of memory_bytes; a handful is legal in tests
     lease_ms: int = 30_000
     is_prefix_cache_on: bool = True
+    eviction: Eviction = "filtered"  # lru: a flood of prompts asked once drives out all others
     block_hash_bits: int = NUM_BITS  # fewer in tests only: collisions, or a constant with 0
 
     def __post_init__(self) -> None:

@@ -75,6 +75,7 @@ SETTINGS = {
     "is_prefix_cache_on": Setting(
         "Keep the KV of ended requests for those that begin alike.", name="prefix_cache"
     ),
+    "eviction": Setting("What goes when room is wanted: filtered (asked for once first), or lru."),
     "block_hash_bits": Setting("Bits of a block's hash; fewer than 128 need --test-mode."),
     "fake_step_ms": Setting("Fake engine: time of a step."),
     "fake_row_us": Setting("Fake engine: time of a row."),

@@ -10,6 +10,7 @@ from slipstream.services.cli.run_directory import RunDirectory
 from slipstream.shared.config import (
     DEFAULT_MODEL,
     Engine,
+    Eviction,
     KvChoice,
     WeightChoice,
     check_hash_bits,
@@ -44,6 +45,7 @@ class StackSettings:
     num_draft: int = 1
     kv_memory: str | None = None
     is_prefix_cache_on: bool | None = None
+    eviction: Eviction | None = None
     block_hash_bits: int | None = None
     num_threads: int | None = None
     log_level: str | None = None
@@ -156,6 +158,8 @@ def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str)
         variables["SLIPSTREAM_KV_MEMORY"] = settings.kv_memory
     if settings.is_prefix_cache_on is not None:
         variables["SLIPSTREAM_PREFIX_CACHE"] = "1" if settings.is_prefix_cache_on else "0"
+    if settings.eviction is not None:
+        variables["SLIPSTREAM_EVICTION"] = settings.eviction
     if settings.block_hash_bits is not None:
         variables["SLIPSTREAM_BLOCK_HASH_BITS"] = str(settings.block_hash_bits)
     if settings.num_threads is not None:

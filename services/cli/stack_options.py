@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.services.cli.console import progress, resolve_cache_dir
-from slipstream.shared.config import DEFAULT_MODEL, Engine, KvChoice, WeightChoice
+from slipstream.shared.config import DEFAULT_MODEL, Engine, Eviction, KvChoice, WeightChoice
 from slipstream.shared.messages.common import Route
 
 if TYPE_CHECKING:
@@ -92,6 +92,14 @@ class StackOptions:
             rich_help_panel=_PANEL,
         ),
     ] = None
+    eviction: Annotated[
+        Eviction | None,
+        typer.Option(
+            envvar="SLIPSTREAM_EVICTION",
+            help="Which cached KV goes first: filtered (asked for once, the default), or lru.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     block_hash_bits: Annotated[
         int | None,
         typer.Option(
@@ -153,6 +161,7 @@ class StackOptions:
             num_draft=self.draft,
             kv_memory=self.kv_memory,
             is_prefix_cache_on=self.prefix_cache,
+            eviction=self.eviction,
             block_hash_bits=self.block_hash_bits,
             num_threads=self.threads,
             log_level=self.log_level,

@@ -9,6 +9,7 @@ from typing import Self
 
 import structlog
 
+from slipstream.services.kv_manager.eviction import make_order
 from slipstream.services.kv_manager.host_links import HostLinks
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockPool
@@ -42,7 +43,9 @@ class Host:
         self.epoch = arena.epoch
         self.layout = layout
         index = PrefixIndex(BlockHasher(config.block_hash_bits))
-        pool = BlockPool(arena.num_blocks - 1, arena.generations, index)
+        num_blocks = arena.num_blocks - 1
+        order = make_order(config.eviction, num_blocks)
+        pool = BlockPool(num_blocks, arena.generations, index, order)
         prefixes = PrefixCache(index, layout.block_size, is_on=config.is_prefix_cache_on)
         self.book = LeaseBook(pool, prefixes, layout.block_size, config.lease_ms / 1000)
         self.verbs = KvVerbs(self.book, layout.fingerprint, self.host_id, self.epoch)

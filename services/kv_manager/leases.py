@@ -155,7 +155,7 @@ class LeaseBook:
             self.pending.follow(lease, now)
             self.on_moved(lease.lease_id)
         self._hand_out(lease, message.num_wanted_blocks)
-        behind = lease.block_ids[message.num_known_blocks :] if message.num_known_blocks else []
+        behind = lease.block_ids[message.num_known_blocks :] if message.num_wanted_blocks else []
         return Committed(num_blocks=lease.num_committed, blocks=self.pool.blocks(behind))
 
     def adopt(self, message: Adopt, now: float) -> Adopted | KvRefused:
@@ -302,6 +302,8 @@ class LeaseBook:
         if num_fresh > self.pool.num_unreserved:
             self.pool.let_go(lease.read_ids)
             return None
+        self.pool.count_hits(cached.block_ids)
+        self.prefixes.count(message, cached)
         lease.num_reserved = max(0, num_fresh)
         self.pool.num_reserved += lease.num_reserved
         num_first = num_fresh if message.num_first_blocks is None else message.num_first_blocks

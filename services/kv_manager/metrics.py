@@ -15,6 +15,11 @@ def watch_book(meter: Meter, book: LeaseBook) -> None:
         lambda: {(state.value,): number for state, number in pool.counts().items()},
     )
     meter.watch(names.METRIC_KV_POOL_BLOCKS, lambda: {(): pool.num_blocks})
+    prefixes = book.prefixes
+    meter.watch(names.METRIC_KV_LOOKUPS, lambda: {(): prefixes.num_lookups})
+    meter.watch(names.METRIC_KV_LOOKED_UP_TOKENS, lambda: {(): prefixes.num_looked_up_tokens})
+    meter.watch(names.METRIC_KV_CACHED_TOKENS, lambda: {(): prefixes.num_cached_tokens})
+    meter.watch(names.METRIC_KV_EVICTED_BLOCKS, lambda: {(): prefixes.num_evicted_blocks})
     meter.watch(names.METRIC_KV_LEASES, lambda: {(): len(book.table)})
     meter.watch(names.METRIC_KV_LEASE_AGE, lambda: {(): book.table.oldest_s(time.monotonic())})
     meter.watch(names.METRIC_LATE_COMPLETIONS, lambda: {(): book.num_late_messages})

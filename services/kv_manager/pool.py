@@ -1,10 +1,12 @@
 """The blocks of one host: each in exactly one state, each reuse under a new generation."""
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Protocol
 
+from slipstream.services.kv_manager.eviction import EvictionOrder
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.shared.messages.kv import Blocks
 from slipstream.shared.messages.packed import PackedInts
@@ -36,11 +38,12 @@ class BlockPool:
     All blocks and their states. `generations` is the arena's table: readers check it.
 
     Tails are freed first, so that the head of the free queue holds what was freed longest ago.
-    Cached blocks queue the same way, the least recently used first and each before its parent:
-    they are taken, from the head, when no block is free.
+    Cached blocks are taken when no block is free, in an order that has each before its parent.
     """
 
-    def __init__(self, num_blocks: int, generations: Generations, index: PrefixIndex) -> None:
+    def __init__(
+        self, num_blocks: int, generations: Generations, index: PrefixIndex, order: EvictionOrder
+    ) -> None:
         self.num_blocks = num_blocks
         self.generations = generations
         self.index = index
@@ -48,7 +51,7 @@ class BlockPool:
         self._ref_counts = [0] * (num_blocks + 1)  # leases that hold a committed block
         self._counts = dict.fromkeys(BlockState, 0) | {BlockState.FREE: num_blocks}
         self._free = deque(range(NULL_BLOCK + 1, num_blocks + 1))
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached = order
         self.num_reserved = 0  # of those that can be taken: promised to somebody
 
     @property
@@ -83,7 +86,7 @@ class BlockPool:
         if num_blocks > self.num_available:
             return None
         while len(self._free) < num_blocks:
-            self._evict(next(iter(self._cached)))
+            self._evict(self._cached.next_victim())
         taken = [self._free.popleft() for _ in range(num_blocks)]
         for block_id in taken:
             # A generation can't fence memory, but whoever reads checks it.
@@ -117,12 +120,21 @@ class BlockPool:
         """Let one more lease read committed or cached blocks, under the generation they have."""
         for block_id in block_ids:
             assert self._is_shared(block_id), f"block {block_id} can't be shared"
-            self._cached.pop(block_id, None)
+            self._cached.discard(block_id)
             self._set(block_id, BlockState.COMMITTED)
             self._ref_counts[block_id] += 1
 
+    def count_hits(self, block_ids: Iterable[int]) -> None:
+        """Note that a lease found blocks which it holds: they are worth more than others."""
+        for block_id in block_ids:
+            self._cached.hit(block_id, self.index.hash_of(block_id))
+
     def let_go(self, block_ids: Sequence[int]) -> None:
         """End one lease's hold on committed blocks; of the last hold what is findable stays."""
+        for block_id in block_ids:
+            if block_id in self.index:
+                parent_id = next(self.index.ancestors(block_id), None)
+                self._cached.written(block_id, self.index.hash_of(block_id), parent_id)
         for block_id in reversed(block_ids):
             state = self._states[block_id]
             assert state is BlockState.COMMITTED, f"block {block_id} is {state.value}, not held"
@@ -195,34 +207,31 @@ class BlockPool:
     def _cache_or_free(self, block_id: int) -> None:
         if block_id in self.index:
             self._set(block_id, BlockState.CACHED)
-            self._cached[block_id] = None
+            self._cached.add(block_id)
         else:
             self._free_one(block_id)
 
     def _keep_ancestors(self, block_ids: Sequence[int]) -> None:
         """
-        Count the blocks before the last findable one as used now, as it was itself.
+        Count the last findable block and all before it as used now.
 
         They may be others than the lease's own: those of whoever committed the same tokens first.
         """
         last = next((each for each in reversed(block_ids) if each in self.index), None)
-        if last is None:
-            return
-        for block_id in self.index.ancestors(last):
-            if block_id in self._cached:
-                self._cached.move_to_end(block_id)
+        if last is not None:
+            self._cached.keep(chain([last], self.index.ancestors(last)))
 
     def _evict(self, block_id: int) -> None:
         """
         Drop a cached block's content.
 
-        Cached blocks after it are gone by then, being before it in the queue. Of those that leases
+        Cached blocks after it are gone by then, being before it in the order. Of those that leases
         hold none can be found without it: they are free as soon as their leases end.
         """
         for removed in self.index.remove(block_id):
             if removed in self._cached:
-                del self._cached[removed]
                 self._free_one(removed)
+            self._cached.forget(removed)
 
     def _set(self, block_id: int, state: BlockState) -> None:
         self._counts[self._states[block_id]] -= 1

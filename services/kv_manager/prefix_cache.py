@@ -37,6 +37,14 @@ class PrefixCache:
         self.index = index
         self._block_size = block_size
         self._is_on = is_on
+        self.num_lookups = 0
+        self.num_looked_up_tokens = 0
+        self.num_cached_tokens = 0
+
+    @property
+    def num_evicted_blocks(self) -> int:
+        """Blocks that were found no more since the start, for want of room."""
+        return self.index.num_removed
 
     def find(self, message: Lease | Match) -> CachedPrefix:
         """
@@ -67,6 +75,13 @@ class PrefixCache:
         if part is not None and part.num_tokens * _MIN_PART < self._block_size:
             part = None
         return CachedPrefix(found, end, part)
+
+    def count(self, message: Lease, cached: CachedPrefix) -> None:
+        """Count what a lease that was given found."""
+        if self._is_on and message.token_ids:
+            self.num_lookups += 1
+            self.num_looked_up_tokens += len(message.token_ids)
+            self.num_cached_tokens += len(cached.blocks) * self._block_size
 
     def extend(
         self, prefix: Prefix | None, block_ids: Sequence[int], message: Commit, first_idx: int

@@ -51,6 +51,7 @@ class PrefixIndex:
         self._hasher = hasher
         self._by_hash: dict[BlockHash, list[IndexedBlock]] = {}
         self._by_block: dict[int, IndexedBlock] = {}
+        self.num_removed = 0
 
     def __len__(self) -> int:
         return len(self._by_block)
@@ -128,7 +129,12 @@ class PrefixIndex:
             waiting += block.children
             self._forget(block)
             removed.append(block.block_id)
+        self.num_removed += len(removed)
         return removed
+
+    def hash_of(self, block_id: int) -> BlockHash:
+        """Return the hash of a block's content and all before it."""
+        return self._by_block[block_id].block_hash
 
     def ancestors(self, block_id: int) -> Iterator[int]:
         """Yield the blocks before one, from its parent to the first."""

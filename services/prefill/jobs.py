@@ -219,16 +219,16 @@ class PrefillJobs:
         leased, layout = sequence.leased, self._host.model.layout
         num_whole = sequence.num_computed_tokens // layout.block_size * layout.block_size
         first = sequence.num_committed_tokens
-        num_wanted = layout.num_blocks_for(
-            min(len(sequence.token_ids), sequence.num_computed_tokens + self._host.num_tokens_ahead)
-        )
-        num_known = leased.num_known
+        num_wanted = num_known = 0
+        if leased.num_reserved:
+            end = sequence.num_computed_tokens + self._host.num_tokens_ahead
+            num_wanted = layout.num_blocks_for(min(len(sequence.token_ids), end))
+            num_known = leased.num_known
         if num_whole <= first and num_wanted <= num_known:
             return
         new = sequence.token_ids[first:num_whole]
-        is_more = leased.num_reserved > 0
         more = await self._host.keeper.commit(
-            leased.lease_id, num_whole, new, num_known if is_more else 0, num_wanted
+            leased.lease_id, num_whole, new, num_known, num_wanted
         )
         # Tokens whose commit got no answer are told again with the next.
         if more is not None:

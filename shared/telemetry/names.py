@@ -275,6 +275,30 @@ METRIC_KV_POOL_BLOCKS: Final = Metric(
     "blocks",
     "KV blocks of this host in all.",
 )
+METRIC_KV_LOOKUPS: Final = Metric(
+    "counter",
+    "slipstream_kv_lookups_total",
+    "leases",
+    "Leases for which the prefix cache was searched.",
+)
+METRIC_KV_LOOKED_UP_TOKENS: Final = Metric(
+    "counter",
+    "slipstream_kv_looked_up_tokens_total",
+    "tokens",
+    "Tokens of the sequences that were searched for.",
+)
+METRIC_KV_CACHED_TOKENS: Final = Metric(
+    "counter",
+    "slipstream_kv_cached_tokens_total",
+    "tokens",
+    "Those of the tokens searched for whose KV was found.",
+)
+METRIC_KV_EVICTED_BLOCKS: Final = Metric(
+    "counter",
+    "slipstream_kv_evicted_blocks_total",
+    "blocks",
+    "Blocks that can be found no more, for want of room.",
+)
 METRIC_KV_LEASES: Final = Metric("gauge", "slipstream_kv_leases", "leases", "Leases alive.")
 METRIC_KV_LEASE_AGE: Final = Metric(
     "gauge",

@@ -3,11 +3,13 @@
 from array import array
 from collections.abc import Sequence
 
+from slipstream.services.kv_manager.eviction import make_order
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockPool, BlockState
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.services.kv_manager.records import Holder
+from slipstream.shared.config import Eviction
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 from slipstream.shared.kv.block_hash import NUM_BITS, BlockHasher
 from slipstream.shared.messages.kv import (
@@ -32,15 +34,22 @@ SHORT = LeaseId("short")
 A, B = (WorkerId("a"), 1), (WorkerId("b"), 1)
 
 
-def make_pool(num_blocks: int = 4, hash_bits: int = NUM_BITS) -> BlockPool:
+def make_pool(
+    num_blocks: int = 4, hash_bits: int = NUM_BITS, eviction: Eviction = "filtered"
+) -> BlockPool:
     index = PrefixIndex(BlockHasher(hash_bits))
-    return BlockPool(num_blocks, array("I", [0] * (num_blocks + 1)), index)
+    generations = array("I", [0] * (num_blocks + 1))
+    return BlockPool(num_blocks, generations, index, make_order(eviction, num_blocks))
 
 
 def make_book(
-    num_blocks: int = 8, hash_bits: int = NUM_BITS, *, is_caching: bool = True
+    num_blocks: int = 8,
+    hash_bits: int = NUM_BITS,
+    *,
+    is_caching: bool = True,
+    eviction: Eviction = "filtered",
 ) -> LeaseBook:
-    pool = make_pool(num_blocks, hash_bits)
+    pool = make_pool(num_blocks, hash_bits, eviction)
     prefixes = PrefixCache(pool.index, BLOCK_SIZE, is_on=is_caching)
     book = LeaseBook(pool, prefixes, BLOCK_SIZE, LEASE_S)
     for worker_id, epoch in (A, B):

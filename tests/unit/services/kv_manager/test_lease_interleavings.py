@@ -12,6 +12,7 @@ from hypothesis.stateful import (
 )
 
 from slipstream.services.kv_manager.records import Holder
+from slipstream.shared.config import Eviction
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 from slipstream.shared.messages.kv import Adopt, Blocks, Commit, Grant, KvRefused, Lease, Release
 
@@ -26,11 +27,11 @@ class Interleavings(RuleBasedStateMachine):
     holders = st.sampled_from([(WorkerId(w), e) for w in "ab" for e in (1, 2)])
     attempts = st.sampled_from([RequestId(each) for each in "rstu"])
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(eviction=st.sampled_from(["lru", "filtered"]))
+    def begin(self, eviction: Eviction) -> None:
         """A pool that is always short."""
         self.now = 0.0
-        self.book = make_book(6)
+        self.book = make_book(6, eviction=eviction)
         for holder in (A, B):
             self.book.worker_gone(*holder)
         self.newest: dict[int, int] = {}

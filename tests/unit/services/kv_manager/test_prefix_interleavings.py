@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from slipstream.services.kv_manager.granted import FEW
 from slipstream.services.kv_manager.pool import BlockState
 from slipstream.services.kv_manager.records import Holder
+from slipstream.shared.config import Eviction
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 from slipstream.shared.messages.kv import (
     Adopt,
@@ -68,11 +69,13 @@ class PrefixInterleavings(RuleBasedStateMachine):
     workers = st.sampled_from([0, 1])
     picks = st.integers(0, 20)
 
-    @initialize(hash_bits=st.sampled_from([0, 2, 128]))
-    def begin(self, hash_bits: int) -> None:
+    @initialize(
+        hash_bits=st.sampled_from([0, 2, 128]), eviction=st.sampled_from(["lru", "filtered"])
+    )
+    def begin(self, hash_bits: int, eviction: Eviction) -> None:
         """A pool that is always short, and hashes of which some collide."""
         self.now = 0.0
-        self.book = make_book(NUM_BLOCKS, hash_bits)
+        self.book = make_book(NUM_BLOCKS, hash_bits, eviction=eviction)
         self.holders: list[Holder] = [A, B]
         self.granted: dict[Holder, list[tuple[int, int]]] = {A: [], B: []}
         self.content: dict[int, Content] = {}
@@ -236,7 +239,7 @@ class PrefixInterleavings(RuleBasedStateMachine):
             assert end == answer.num_blocks, "what grew in is committed too"
             sequence.num_committed = end
             new = zip(answer.blocks.block_ids, answer.blocks.generations, strict=True)
-            for block_id, generation in new if num_known else ():
+            for block_id, generation in new:
                 self.content[block_id] = GARBAGE
                 sequence.table.append((block_id, generation))
 

@@ -1,0 +1,249 @@
+"""
+In which order cached blocks are evicted. Pure: knows block ids and hashes, no states.
+
+Every order keeps one promise: a block goes before the ones that it comes after. It rests on its
+user, who adds a sequence's last block first and then keeps the whole chain.
+"""
+
+import math
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from slipstream.shared.config import Eviction
+from slipstream.shared.kv.block_hash import BlockHash
+
+# Measured with bench/prefix_policy.py. A larger share helps pools that are far too small for what
+# comes back, and harms those that hold nearly all of it.
+PROTECTED_SHARE = 0.25
+_IS_FREQUENT = 2  # requests
+_MAX_NUM_DEMOTED = 4  # a step: a share that shrinks is followed in small steps
+
+# Blocks seen once fill the sketch: with so many cells a block, one in twenty of those is taken
+# for a known one. Each cell is halved once in five times as many counts as there are blocks.
+_CELLS_A_BLOCK = 32
+_SLICE = 64  # cells
+_COUNTS_A_SLICE = 10
+_PLACES = struct.Struct("<Q4B4x")
+_MAX_COUNT = 15
+_HALVED = bytes(count // 2 for count in range(256))
+
+
+class EvictionOrder(Protocol):
+    """The blocks that can be evicted, and what is known of all that can be found."""
+
+    def __contains__(self, block_id: int, /) -> bool: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+
+    def written(self, block_id: int, block_hash: BlockHash, parent_id: int | None) -> None:
+        """Note that a request wrote a block, the first time that a block is told of."""
+
+    def add(self, block_id: int) -> None:
+        """Let a block be evicted, as the one used last."""
+
+    def discard(self, block_id: int) -> None:
+        """Let a block not be evicted, for it is in use."""
+
+    def forget(self, block_id: int) -> None:
+        """Drop all that is known of a block whose content is gone."""
+
+    def hit(self, block_id: int, block_hash: BlockHash) -> None:
+        """Note that a request found a block that another one wrote."""
+
+    def keep(self, chain: Iterable[int]) -> None:
+        """Count a chain of blocks, the last one first, as used now and as much as the last."""
+
+    def next_victim(self) -> int:
+        """Return the block to evict; there must be one."""
+
+
+def make_order(eviction: Eviction, num_blocks: int) -> EvictionOrder:
+    """Return an empty order for a pool."""
+    return FilteredOrder(num_blocks) if eviction == "filtered" else LruOrder()
+
+
+class LruOrder:
+    """Least recently used first."""
+
+    def __init__(self) -> None:
+        self._queue: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, block_id: int, /) -> bool:
+        return block_id in self._queue
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._queue)
+
+    def written(self, block_id: int, block_hash: BlockHash, parent_id: int | None) -> None:
+        """Learn nothing: when a block was used last is all that counts."""
+
+    def add(self, block_id: int) -> None:
+        """Put a block last."""
+        self._queue[block_id] = None
+
+    def discard(self, block_id: int) -> None:
+        """Take a block out."""
+        self._queue.pop(block_id, None)
+
+    forget = discard
+
+    def hit(self, block_id: int, block_hash: BlockHash) -> None:
+        """Learn nothing here either."""
+
+    def keep(self, chain: Iterable[int]) -> None:
+        """Put the blocks of a chain last."""
+        for block_id in chain:
+            if block_id in self._queue:
+                self._queue.move_to_end(block_id)
+
+    def next_victim(self) -> int:
+        """Return the first."""
+        return next(iter(self))
+
+
+class FilteredOrder:
+    """
+    Least recently used first, but what was asked for twice is behind what was asked for once.
+
+    A block on probation that is found, or that comes back after its eviction, is protected. Only a
+    share of all can be: beyond it the least recently used are demoted, and go when their age says
+    so. Of a chain, a block is protected if one after it is.
+    """
+
+    def __init__(self, num_blocks: int, protected_share: float = PROTECTED_SHARE) -> None:
+        self._protected_share = protected_share
+        self._sketch = FrequencySketch(num_blocks)
+        self._is_frequent: dict[int, bool] = {}  # of every block that was counted, in use or not
+        self._now = 0
+        # Block to time of its last use, by which each is sorted.
+        self._probation: OrderedDict[int, int] = OrderedDict()
+        self._demoted: OrderedDict[int, int] = OrderedDict()
+        self._protected: OrderedDict[int, int] = OrderedDict()
+
+    def __contains__(self, block_id: int, /) -> bool:
+        return (
+            block_id in self._probation or block_id in self._protected or block_id in self._demoted
+        )
+
+    def __len__(self) -> int:
+        return len(self._probation) + len(self._protected) + len(self._demoted)
+
+    def __iter__(self) -> Iterator[int]:
+        unprotected = self._probation | self._demoted
+        yield from sorted(unprotected, key=unprotected.__getitem__)
+        yield from self._protected
+
+    @property
+    def num_protected(self) -> int:
+        """Blocks that go after all others."""
+        return len(self._protected)
+
+    def written(self, block_id: int, block_hash: BlockHash, parent_id: int | None) -> None:
+        """
+        Recognise a block that was evicted and comes back, after a parent that is frequent too.
+
+        Without the parents, one mistake of the sketch would protect all of a long chain.
+        """
+        if block_id in self._is_frequent:
+            return
+        is_parent_frequent = parent_id is None or self._is_frequent.get(parent_id, False)
+        is_known = self._sketch.count(block_hash) >= _IS_FREQUENT
+        self._is_frequent[block_id] = is_known and is_parent_frequent
+
+    def add(self, block_id: int) -> None:
+        """Put a block last in its segment."""
+        self._put_last(block_id)
+
+    def discard(self, block_id: int) -> None:
+        """Take a block out; it comes back to where it belongs by what is known of it."""
+        for segment in (self._probation, self._protected, self._demoted):
+            if segment.pop(block_id, None) is not None:
+                return
+
+    def forget(self, block_id: int) -> None:
+        """Drop all but the frequency of the block's content."""
+        self.discard(block_id)
+        self._is_frequent.pop(block_id, None)
+
+    def hit(self, block_id: int, block_hash: BlockHash) -> None:
+        """Protect a block from now on."""
+        self._sketch.count(block_hash)
+        self._is_frequent[block_id] = True
+
+    def keep(self, chain: Iterable[int]) -> None:
+        """Put the blocks of a chain last; from a protected one on all are."""
+        is_frequent = False
+        for block_id in chain:
+            is_frequent = is_frequent or self._is_frequent.get(block_id, False)
+            if is_frequent:
+                self._is_frequent[block_id] = True
+            if block_id in self:
+                self.discard(block_id)
+                self._put_last(block_id)
+
+    def next_victim(self) -> int:
+        """Return the oldest that isn't protected, after demoting what is too much."""
+        num_most = math.floor(self._protected_share * len(self))
+        for _ in range(min(_MAX_NUM_DEMOTED, self.num_protected - num_most)):
+            self._demote()
+        if not self._probation and not self._demoted:
+            self._demote()
+        demoted, on_probation = next(iter(self._demoted), None), next(iter(self._probation), None)
+        if demoted is None or on_probation is None:
+            return next(each for each in (demoted, on_probation) if each is not None)
+        is_older = self._demoted[demoted] < self._probation[on_probation]
+        return demoted if is_older else on_probation
+
+    def _put_last(self, block_id: int) -> None:
+        self._now += 1
+        segment = self._protected if self._is_frequent.get(block_id) else self._probation
+        segment[block_id] = self._now
+
+    def _demote(self) -> None:
+        block_id, used_at = self._protected.popitem(last=False)
+        self._is_frequent[block_id] = False
+        self._demoted[block_id] = used_at
+
+
+class FrequencySketch:
+    """
+    About how often each hash was counted lately, never too low but for ageing.
+
+    A count-min sketch that ages as TinyLFU's does, but slice by slice: no count pays for the whole
+    table. A hash has all its places in one slice, or the first to be halved would end its memory.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._num_slices = -(-max(1, num_blocks) * _CELLS_A_BLOCK // _SLICE)
+        self._cells = bytearray(self._num_slices * _SLICE)
+        self._num_counts = 0
+        self._next_slice = 0
+
+    def count(self, block_hash: BlockHash) -> int:
+        """Count a hash once more; return how often it has been."""
+        self._age()
+        cells = self._cells
+        number, *offsets = _PLACES.unpack(block_hash)
+        start = number % self._num_slices * _SLICE
+        places = [start + offset % _SLICE for offset in offsets]
+        before: int = min(cells[place] for place in places)
+        if before == _MAX_COUNT:
+            return before
+        for place in places:
+            # The others were counted up by other hashes.
+            if cells[place] == before:
+                cells[place] = before + 1
+        return before + 1
+
+    def _age(self) -> None:
+        self._num_counts += 1
+        if self._num_counts % _COUNTS_A_SLICE:
+            return
+        part = slice(self._next_slice, self._next_slice + _SLICE)
+        self._cells[part] = self._cells[part].translate(_HALVED)
+        self._next_slice = part.stop % len(self._cells)
