@@ -65,7 +65,7 @@ def _measure(num_rounds: int, path: Path | None) -> None:
     with _two_hosts() as hosts:
         over_tcp = _run(hosts, num_rounds)
     with _nats_server() as url:
-        over_nats = {}
+        over_nats = _run(_Hosts("127.0.0.1", "loopback"), num_rounds, url)
     rates = [Estimate.of(name, samples) for name, samples in (over_tcp | over_nats).items()]
     ratio = Estimate.of_ratio("tcp / plain", over_tcp["tcp"], over_tcp["plain"])
     print(f"{_NUM_BLOCKS} blocks of {_LAYOUT.block_bytes} bytes a transfer, TCP over {hosts.link}")
@@ -95,7 +95,19 @@ def _two_hosts() -> Iterator[_Hosts]:
     try:
         for space in spaces:
             _ip("netns", "add", space)
-        _ip("link", "add", "kv0", "netns", spaces[0], "type", "veth", "peer", "kv0", "netns", spaces[1])
+        _ip(
+            "link",
+            "add",
+            "kv0",
+            "netns",
+            spaces[0],
+            "type",
+            "veth",
+            "peer",
+            "kv0",
+            "netns",
+            spaces[1],
+        )
         for space, address in zip(spaces, _ADDRESSES, strict=True):
             _ip("-n", space, "address", "add", f"{address}/30", "dev", "kv0")
             _ip("-n", space, "link", "set", "kv0", "up")
@@ -119,8 +131,9 @@ def _nats_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "nats.conf"
         config.write_text("max_payload: 8MB\n")
-        server = subprocess.Popen([binary, "-c", config, "-a", "127.0.0.1", "-p", str(port)],
-                                  stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(
+            [binary, "-c", config, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL
+        )
         try:
             yield f"nats://127.0.0.1:{port}"
         finally:

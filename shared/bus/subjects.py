@@ -124,6 +124,9 @@ KV_VERBS: dict[type, tuple[str, Any]] = {  # Any: a union is no type for the che
     Audit: ("audit", Audited | KvRefused | Failed),
 }
 
+# Frames of the data plane (shared/kv/transfer), no messages of the codec: not among the topics.
+KV_DATA = Topic(f"{PREFIX}.kvdata.{{host_id}}", None)
+
 # The manager answers every verb but `reclaim`, which it sends and workers answer.
 MANAGER_VERBS = tuple(verb for kind, (verb, _) in KV_VERBS.items() if kind is not Reclaim)
 

@@ -69,7 +69,7 @@ class Ask(PlaneMessage, frozen=True, tag="ask"):
 
 
 class Credit(PlaneMessage, frozen=True, tag="credit"):
-    """How many chunks of the stream the receiver has taken so far."""
+    """How many chunks of the stream the receiver has taken so far; below 0: it has gone."""
 
     transfer_id: str
     num_taken: int

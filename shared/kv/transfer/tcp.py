@@ -16,8 +16,6 @@ from slipstream.shared.kv.transfer.plane import (
     PlaneIdentity,
     TransferBrokenError,
     TransferIncompatibleError,
-    TransferRefusedError,
-    TransferTimeoutError,
 )
 from slipstream.shared.kv.transfer.progress import Progress
 from slipstream.shared.kv.transfer.tcp_server import TcpServer
@@ -30,6 +28,7 @@ from slipstream.shared.kv.transfer.tcp_wire import (
     send_message,
 )
 from slipstream.shared.kv.transfer.threads import run_to_its_end
+from slipstream.shared.kv.transfer.trying import ask_until_complete, error_of, take_turn
 from slipstream.shared.messages.codec import decoder_of
 
 __all__ = ["TcpPlane", "TcpServer"]
@@ -37,10 +36,6 @@ __all__ = ["TcpPlane", "TcpServer"]
 MAX_NUM_FETCHES = 16  # at a time; the others wait for their turn, within their deadline
 MAX_NUM_IDLE = 4  # connections kept for an address
 IDLE_S = 30.0
-
-
-class _BusyError(Exception):
-    """The source has no room for a connection now."""
 
 
 class ConnectionPool:
@@ -117,10 +112,8 @@ class ConnectionPool:
         await send_message(sock, self._identity.hello(), deadline)
         answer = await receive_message(sock, decoder_of(ServerSays), deadline.left(STALL_S))
         match answer:
-            case Refused(reason="busy"):
-                raise _BusyError(answer.message)
             case Refused():
-                raise TransferIncompatibleError(answer.message)
+                raise error_of(answer)
             case Welcome() if (mismatch := self._identity.mismatch(answer)) is not None:
                 raise TransferIncompatibleError(mismatch)
             case Welcome():
@@ -152,14 +145,10 @@ class TcpPlane:
         """Copy blocks; see `TransferPlane`."""
         progress = Progress(request, into, self._identity)
         deadline = Deadline(deadline_s)
+        await take_turn(self._room, deadline)
         try:
-            async with asyncio.timeout(deadline_s):
-                await self._room.acquire()
-        except TimeoutError as error:
-            raise TransferTimeoutError(f"no turn within {deadline_s:g} s") from error
-        try:
-            while not progress.is_complete:
-                await self._try(address, progress, deadline)
+            ask = partial(self._ask, address, progress, deadline)
+            await ask_until_complete(ask, progress, deadline, address)
         finally:
             self._room.release()
         return progress.fetched
@@ -172,27 +161,10 @@ class TcpPlane:
         self._pool.close()
         self._threads.shutdown(wait=False)
 
-    async def _try(self, address: str, progress: Progress, deadline: Deadline) -> None:
-        """Ask one question; what breaks on the way is tried again until the deadline."""
+    async def _ask(self, address: str, progress: Progress, deadline: Deadline) -> None:
         if self._is_closed:
             raise TransferBrokenError("this plane is closed")
-        try:
-            sock = await self._pool.take(address, deadline)
-            await self._ask(address, sock, progress, deadline)
-        except (OSError, ProtocolError, _BusyError) as error:
-            pause_s = progress.pause_s()
-            if self._is_closed or deadline.remaining_s <= pause_s:
-                what = f"{address}: {str(error) or type(error).__name__}"
-                if isinstance(error, TimeoutError):
-                    raise TransferTimeoutError(
-                        f"no complete transfer within {deadline.seconds:g} s from {what}"
-                    ) from error
-                raise TransferBrokenError(what) from error
-            await asyncio.sleep(pause_s)
-
-    async def _ask(
-        self, address: str, sock: socket.socket, progress: Progress, deadline: Deadline
-    ) -> None:
+        sock = await self._pool.take(address, deadline)
         question = progress.next_question(deadline)
         self._in_use.add(sock)
         is_reusable = False
@@ -204,7 +176,7 @@ class TcpPlane:
                 partial(hang_up, sock),
             )
             if isinstance(end, Refused):
-                raise TransferRefusedError(end.reason, end.message)
+                raise error_of(end)
             is_reusable = True
         except (OSError, ProtocolError):
             progress.keep(question)

@@ -7,20 +7,22 @@ block, whose number is its position in the question.
 
 import asyncio
 import socket
-import struct
 import zlib
 from typing import Any
 
 from slipstream.shared.errors import ProtocolError
+from slipstream.shared.kv.transfer.frames import (
+    BLOCK,
+    HEADER,
+    check_message,
+    decode_payload,
+    pack_message,
+)
 from slipstream.shared.kv.transfer.messages import FetchBlocks, Refused, Sent, ServerSays
 from slipstream.shared.kv.transfer.plane import BlockSource, Deadline
 from slipstream.shared.kv.transfer.progress import Question
-from slipstream.shared.messages.codec import Decoder, decoder_of, encode
+from slipstream.shared.messages.codec import Decoder, decoder_of
 
-_HEADER = struct.Struct("<IIII")
-_MESSAGE = 0x534B5631  # told apart from a block, and from other protocols
-_BLOCK = 0x534B5632
-_MAX_MESSAGE_BYTES = 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
 # Without a byte for so long the peer counts as gone: the connection is given up, not the transfer.
 STALL_S = 5.0
@@ -47,10 +49,8 @@ def hang_up(sock: socket.socket) -> None:
 
 async def send_message(sock: socket.socket, message: object, deadline: Deadline) -> None:
     """Send one message. Raises OSError, TransferTimeoutError."""
-    payload = encode(message)
-    header = _HEADER.pack(_MESSAGE, 0, len(payload), zlib.crc32(payload))
     async with asyncio.timeout(deadline.left(STALL_S)):
-        await asyncio.get_running_loop().sock_sendall(sock, header + payload)
+        await asyncio.get_running_loop().sock_sendall(sock, pack_message(message))
 
 
 async def receive_message(
@@ -60,10 +60,10 @@ async def receive_message(
 ) -> Any:
     """Return the next message. Raises OSError (TimeoutError after wait_s), ProtocolError."""
     async with asyncio.timeout(wait_s):
-        kind, _, size, checksum = _HEADER.unpack(await _receive_exactly(sock, _HEADER.size))
-        _check_message(kind, size)
+        kind, _, size, checksum = HEADER.unpack(await _receive_exactly(sock, HEADER.size))
+        check_message(kind, size)
         payload = await _receive_exactly(sock, size)
-    return _decoded(payload, checksum, decoder)
+    return decode_payload(payload, checksum, decoder)
 
 
 async def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
@@ -75,19 +75,6 @@ async def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
             raise HungUpError("the peer has hung up")
         parts += part
     return bytes(parts)
-
-
-def _check_message(kind: int, size: int) -> None:
-    if kind != _MESSAGE:
-        raise ProtocolError(f"a frame of kind {kind:#x} instead of a message")
-    if size > _MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"a message of {size} bytes is above {_MAX_MESSAGE_BYTES}")
-
-
-def _decoded(payload: bytes, checksum: int, decoder: Decoder[Any]) -> Any:  # Any: as above
-    if zlib.crc32(payload) != checksum:
-        raise ProtocolError("a message came damaged")
-    return decoder.decode(payload)
 
 
 def pump_out(
@@ -107,7 +94,7 @@ def pump_out(
         checksum = zlib.crc32(block)
         if source.generations[block_id] != generation:
             return False
-        header = _HEADER.pack(_BLOCK, position, num_bytes, checksum)
+        header = HEADER.pack(BLOCK, position, num_bytes, checksum)
         sock.settimeout(deadline.left(STALL_S))
         num_sent = sock.sendmsg([header, block])
         if num_sent < len(header):
@@ -125,11 +112,11 @@ def pump_in(sock: socket.socket, question: Question, deadline: Deadline) -> Sent
 
     Raises OSError, ProtocolError, TransferTimeoutError.
     """
-    header = memoryview(bytearray(_HEADER.size))
+    header = memoryview(bytearray(HEADER.size))
     for position in range(len(question.places) + 1):
         _fill(sock, header, deadline)
-        kind, number, size, checksum = _HEADER.unpack(header)
-        if kind != _BLOCK:
+        kind, number, size, checksum = HEADER.unpack(header)
+        if kind != BLOCK:
             return _receive_end(sock, kind, size, checksum, question, deadline)
         if position == len(question.places):
             break
@@ -159,10 +146,10 @@ def _receive_end(
     question: Question,
     deadline: Deadline,
 ) -> Sent | Refused:
-    _check_message(kind, size)
+    check_message(kind, size)
     payload = bytearray(size)
     _fill(sock, memoryview(payload), deadline)
-    message = _decoded(bytes(payload), checksum, decoder_of(ServerSays))
+    message = decode_payload(bytes(payload), checksum, decoder_of(ServerSays))
     if (
         not isinstance(message, Sent | Refused)
         or message.transfer_id != question.fetch.transfer_id
