@@ -199,7 +199,7 @@ async def _be_source(host: str, nats: str) -> None:
             server: NatsServer | TcpServer = await NatsServer.start(source, nats)
             offer = {"nats": nats}
         else:
-            server = await TcpServer.start(source, host)
+            server = await TcpServer.start(source, host, arena_path=arena.path)
             plain = socket.create_server((host, 0))
             threading.Thread(target=_send_plain, args=(plain, arena.path), daemon=True).start()
             offer = {"tcp": server.address, "plain": plain.getsockname()}
@@ -228,12 +228,12 @@ async def _be_receiver(offer: dict[str, str], num_rounds: int) -> dict[str, list
             plane = TcpPlane(identity)
             plain = stack.enter_context(socket.create_connection(tuple(offer["plain"])))
         for round_number in range(num_rounds + 2):
-            for name in offer:
+            for name, where in offer.items():
                 started = time.perf_counter()
                 if name == "plain":
                     _receive_plain(plain, arena.blocks)
                 else:
-                    address = "source" if name == "nats" else offer[name]
+                    address = "source" if name == "nats" else where
                     await _fetch(plane, address, arena)
                 seconds = time.perf_counter() - started
                 if round_number >= 2:  # noqa: PLR2004 - the first ones warm up

@@ -1,4 +1,4 @@
-"""What every data plane is: blocks of one host's arena copied into another's, whole or not at all."""
+"""What every data plane is: blocks of one host's arena copied whole into another's."""
 
 import math
 import time

@@ -72,7 +72,7 @@ class ConnectionPool:
         if len(kept) >= MAX_NUM_IDLE:
             sock.close()
             return
-        sock.setblocking(False)  # noqa: FBT003 # its name in the socket module
+        sock.settimeout(0)
         kept.append((time.monotonic(), sock))
         asyncio.get_running_loop().call_later(self._idle_s, self._drop_old)
 

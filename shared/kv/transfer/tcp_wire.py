@@ -6,8 +6,11 @@ block, whose number is its position in the question.
 """
 
 import asyncio
+import os
 import socket
+import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 from slipstream.shared.errors import ProtocolError
@@ -23,6 +26,7 @@ from slipstream.shared.kv.transfer.plane import BlockSource, Deadline
 from slipstream.shared.kv.transfer.progress import Question
 from slipstream.shared.messages.codec import Decoder, decoder_of
 
+_TIMEVAL = struct.Struct("@ll")
 _BUFFER_BYTES = 4 * 1024 * 1024
 # Without a byte for so long the peer counts as gone: the connection is given up, not the transfer.
 STALL_S = 5.0
@@ -34,7 +38,7 @@ class HungUpError(OSError):
 
 def prepare(sock: socket.socket) -> None:
     """Set a fresh socket up for large blocks with small questions between them."""
-    sock.setblocking(False)
+    sock.settimeout(0)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
@@ -77,8 +81,29 @@ async def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
     return bytes(parts)
 
 
+class BlockFile:
+    """The arena's file, from which the kernel sends blocks without copying them first."""
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        """Open the file whose last num_bytes are the blocks. Raises OSError."""
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._start = os.fstat(self._descriptor).st_size - num_bytes
+
+    def send(self, sock: socket.socket, offset: int, num_bytes: int) -> int:
+        """Send from an offset into the blocks; return how many bytes went. Raises OSError."""
+        return os.sendfile(sock.fileno(), self._descriptor, self._start + offset, num_bytes)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
 def pump_out(
-    sock: socket.socket, source: BlockSource, fetch: FetchBlocks, deadline: Deadline
+    sock: socket.socket,
+    source: BlockSource,
+    fetch: FetchBlocks,
+    deadline: Deadline,
+    file: BlockFile | None,
 ) -> bool:
     """
     Send the blocks of a question from a thread; return False at the first that is stale.
@@ -87,23 +112,37 @@ def pump_out(
     while the block was what the question asks for, however late the kernel copies the bytes.
     Raises OSError, TransferTimeoutError.
     """
-    num_bytes = source.identity.block_bytes
+    sock.settimeout(None)
+    size = source.identity.block_bytes
     pairs = zip(fetch.block_ids, fetch.generations, strict=True)
     for position, (block_id, generation) in enumerate(pairs):
-        block = source.blocks[block_id * num_bytes : (block_id + 1) * num_bytes]
-        checksum = zlib.crc32(block)
+        start = block_id * size
+        checksum = zlib.crc32(source.blocks[start : start + size])
         if source.generations[block_id] != generation:
             return False
-        header = HEADER.pack(BLOCK, position, num_bytes, checksum)
-        sock.settimeout(deadline.left(STALL_S))
-        num_sent = sock.sendmsg([header, block])
-        if num_sent < len(header):
-            sock.sendall(header[num_sent:])
-            num_sent = len(header)
-        while num_sent < len(header) + num_bytes:
-            sock.settimeout(deadline.left(STALL_S))
-            num_sent += sock.send(block[num_sent - len(header) :])
+        _block_until(sock, deadline)
+        sock.sendall(HEADER.pack(BLOCK, position, size, checksum), socket.MSG_MORE)
+        num_sent = 0
+        while num_sent < size:
+            _block_until(sock, deadline)
+            if file is not None:
+                num_sent += file.send(sock, start + num_sent, size - num_sent)
+            else:
+                num_sent += sock.send(source.blocks[start + num_sent : start + size])
     return True
+
+
+def _block_until(sock: socket.socket, deadline: Deadline) -> None:
+    """
+    Have the kernel bound the waits of a blocking socket.
+
+    Python's own timeouts make the socket non-blocking: a call and a half for each part that comes,
+    instead of one a block.
+    """
+    wait_s = deadline.left(STALL_S)
+    timeval = _TIMEVAL.pack(int(wait_s), max(1, int(wait_s % 1 * 1e6)))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
 def pump_in(sock: socket.socket, question: Question, deadline: Deadline) -> Sent | Refused:
@@ -112,6 +151,7 @@ def pump_in(sock: socket.socket, question: Question, deadline: Deadline) -> Sent
 
     Raises OSError, ProtocolError, TransferTimeoutError.
     """
+    sock.settimeout(None)
     header = memoryview(bytearray(HEADER.size))
     for position in range(len(question.places) + 1):
         _fill(sock, header, deadline)
@@ -131,8 +171,8 @@ def pump_in(sock: socket.socket, question: Question, deadline: Deadline) -> Sent
 def _fill(sock: socket.socket, place: memoryview, deadline: Deadline) -> None:
     num_received = 0
     while num_received < place.nbytes:
-        sock.settimeout(deadline.left(STALL_S))
-        num_bytes = sock.recv_into(place[num_received:])
+        _block_until(sock, deadline)
+        num_bytes = sock.recv_into(place[num_received:], 0, socket.MSG_WAITALL)
         if num_bytes == 0:
             raise HungUpError("the peer has hung up")
         num_received += num_bytes
