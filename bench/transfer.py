@@ -199,7 +199,7 @@ async def _be_source(host: str, nats: str) -> None:
             server: NatsServer | TcpServer = await NatsServer.start(source, nats)
             offer = {"nats": nats}
         else:
-            server = await TcpServer.start(source, host, arena_path=arena.path)
+            server = await TcpServer.start(source, host)
             plain = socket.create_server((host, 0))
             threading.Thread(target=_send_plain, args=(plain, arena.path), daemon=True).start()
             offer = {"tcp": server.address, "plain": plain.getsockname()}

@@ -72,7 +72,6 @@ class ConnectionPool:
         if len(kept) >= MAX_NUM_IDLE:
             sock.close()
             return
-        sock.settimeout(0)
         kept.append((time.monotonic(), sock))
         asyncio.get_running_loop().call_later(self._idle_s, self._drop_old)
 

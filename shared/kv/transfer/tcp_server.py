@@ -5,7 +5,6 @@ import contextlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Self
 
 import structlog
@@ -20,7 +19,6 @@ from slipstream.shared.kv.transfer.plane import (
 )
 from slipstream.shared.kv.transfer.tcp_wire import (
     STALL_S,
-    BlockFile,
     HungUpError,
     hang_up,
     prepare,
@@ -45,14 +43,9 @@ class TcpServer:
     """Listens, greets, and sends blocks of a source; see `start`."""
 
     def __init__(
-        self,
-        source: BlockSource,
-        listening: socket.socket,
-        max_num_connections: int,
-        file: BlockFile | None,
+        self, source: BlockSource, listening: socket.socket, max_num_connections: int
     ) -> None:
         self._source = source
-        self._file = file
         self._listening = listening
         self._max_num_connections = max_num_connections
         self._threads = ThreadPoolExecutor(max_num_connections, thread_name_prefix="kv-send")
@@ -66,14 +59,12 @@ class TcpServer:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        arena_path: Path | None = None,
         max_num_connections: int = MAX_NUM_CONNECTIONS,
     ) -> Self:
         """
         Listen; port 0 is any free one.
 
-        With the path of the arena's file, whose end the source's blocks are, the kernel sends from
-        there: faster than from memory. Raises OSError when file or address can't be had.
+        Raises OSError when the address can't be had.
         """
         loop = asyncio.get_running_loop()
         ((family, _, _, _, address), *_) = await loop.getaddrinfo(
@@ -81,8 +72,7 @@ class TcpServer:
         )
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         listening.settimeout(0)
-        file = BlockFile(arena_path, source.blocks.nbytes) if arena_path is not None else None
-        return cls(source, listening, max_num_connections, file)
+        return cls(source, listening, max_num_connections)
 
     @property
     def address(self) -> str:
@@ -99,8 +89,6 @@ class TcpServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listening.close()
         self._threads.shutdown(wait=False)
-        if self._file is not None:
-            self._file.close()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -157,10 +145,9 @@ class TcpServer:
         if refusal is None:
             await run_to_its_end(
                 self._threads,
-                partial(pump_out, sock, self._source, fetch, deadline, self._file),
+                partial(pump_out, sock, self._source, fetch, deadline),
                 partial(hang_up, sock),
             )
-            sock.settimeout(0)
             # Once more, for the blocks that were handed out anew while they were sent.
             refusal = why_refused(self._source, fetch)
         if refusal is not None:

@@ -6,11 +6,11 @@ block, whose number is its position in the question.
 """
 
 import asyncio
-import os
+import contextlib
 import socket
 import struct
 import zlib
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from slipstream.shared.errors import ProtocolError
@@ -81,43 +81,29 @@ async def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
     return bytes(parts)
 
 
-class BlockFile:
-    """The arena's file, from which the kernel sends blocks without copying them first."""
-
-    def __init__(self, path: Path, num_bytes: int) -> None:
-        """Open the file whose last num_bytes are the blocks. Raises OSError."""
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self._start = os.fstat(self._descriptor).st_size - num_bytes
-
-    def send(self, sock: socket.socket, offset: int, num_bytes: int) -> int:
-        """Send from an offset into the blocks; return how many bytes went. Raises OSError."""
-        return os.sendfile(sock.fileno(), self._descriptor, self._start + offset, num_bytes)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
-
-
 def pump_out(
-    sock: socket.socket,
-    source: BlockSource,
-    fetch: FetchBlocks,
-    deadline: Deadline,
-    file: BlockFile | None,
+    sock: socket.socket, source: BlockSource, fetch: FetchBlocks, deadline: Deadline
 ) -> bool:
     """
     Send the blocks of a question from a thread; return False at the first that is stale.
 
+    From memory: `sendfile` from the arena's file was a tenth slower (bench/transfer.py).
     The checksum is taken before the generation is looked at: whatever matches it has been read
     while the block was what the question asks for, however late the kernel copies the bytes.
     Raises OSError, TransferTimeoutError.
     """
-    sock.settimeout(None)
+    with _blocking(sock):
+        return _pump_out(sock, source, fetch, deadline)
+
+
+def _pump_out(
+    sock: socket.socket, source: BlockSource, fetch: FetchBlocks, deadline: Deadline
+) -> bool:
     size = source.identity.block_bytes
     pairs = zip(fetch.block_ids, fetch.generations, strict=True)
     for position, (block_id, generation) in enumerate(pairs):
-        start = block_id * size
-        checksum = zlib.crc32(source.blocks[start : start + size])
+        block = source.blocks[block_id * size : (block_id + 1) * size]
+        checksum = zlib.crc32(block)
         if source.generations[block_id] != generation:
             return False
         _block_until(sock, deadline)
@@ -125,20 +111,28 @@ def pump_out(
         num_sent = 0
         while num_sent < size:
             _block_until(sock, deadline)
-            if file is not None:
-                num_sent += file.send(sock, start + num_sent, size - num_sent)
-            else:
-                num_sent += sock.send(source.blocks[start + num_sent : start + size])
+            num_sent += sock.send(block[num_sent:])
     return True
 
 
-def _block_until(sock: socket.socket, deadline: Deadline) -> None:
+@contextlib.contextmanager
+def _blocking(sock: socket.socket) -> Iterator[None]:
     """
-    Have the kernel bound the waits of a blocking socket.
+    Let a thread wait in the kernel, as long as `_block_until` says, then raise TimeoutError.
 
-    Python's own timeouts make the socket non-blocking: a call and a half for each part that comes,
-    instead of one a block.
+    Python's own timeouts make the socket non-blocking: two calls, and twice the interpreter's lock,
+    for each part that comes instead of one a block.
     """
+    sock.settimeout(None)
+    try:
+        yield
+    except BlockingIOError as error:
+        raise TimeoutError("the peer has stalled") from error
+    finally:
+        sock.settimeout(0)  # as the event loop wants it
+
+
+def _block_until(sock: socket.socket, deadline: Deadline) -> None:
     wait_s = deadline.left(STALL_S)
     timeval = _TIMEVAL.pack(int(wait_s), max(1, int(wait_s % 1 * 1e6)))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
@@ -151,7 +145,11 @@ def pump_in(sock: socket.socket, question: Question, deadline: Deadline) -> Sent
 
     Raises OSError, ProtocolError, TransferTimeoutError.
     """
-    sock.settimeout(None)
+    with _blocking(sock):
+        return _pump_in(sock, question, deadline)
+
+
+def _pump_in(sock: socket.socket, question: Question, deadline: Deadline) -> Sent | Refused:
     header = memoryview(bytearray(HEADER.size))
     for position in range(len(question.places) + 1):
         _fill(sock, header, deadline)
