@@ -47,6 +47,9 @@ class TcpServer:
     ) -> None:
         self._source = source
         self._listening = listening
+        host, port = listening.getsockname()[:2]
+        # Where clients reach us; an IPv6 host stands in brackets.
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._max_num_connections = max_num_connections
         self._threads = ThreadPoolExecutor(max_num_connections, thread_name_prefix="kv-send")
         self._connections: dict[asyncio.Task[None], socket.socket] = {}
@@ -73,12 +76,6 @@ class TcpServer:
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         listening.settimeout(0)
         return cls(source, listening, max_num_connections)
-
-    @property
-    def address(self) -> str:
-        """Where clients reach us, "host:port"; an IPv6 host stands in brackets."""
-        host, port = self._listening.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def stop(self) -> None:
         """Listen no more and hang up; returns when nothing reads the blocks any more."""
