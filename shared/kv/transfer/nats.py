@@ -59,13 +59,9 @@ class _Reception:
         self._offset = 0
         self._checksum = 0
         self._credit_inbox = ""
-        self._patience = asyncio.timeout(deadline.left(STALL_S))
+        # Raises TimeoutError around the wait for `end` when the stream stalls.
+        self.patience = asyncio.timeout(deadline.left(STALL_S))
         self.end: asyncio.Future[Sent | Refused] = asyncio.get_running_loop().create_future()
-
-    async def wait(self) -> Sent | Refused:
-        """Return how the stream ended. Raises TimeoutError when it stalls, ProtocolError."""
-        async with self._patience:
-            return await self.end
 
     async def take(self, message: Msg) -> None:
         """Take the next message of the stream."""
@@ -88,8 +84,7 @@ class _Reception:
             raise NoRespondersError("the source's subject")
         if len(message.data) >= CHUNK_HEADER.size and message.data[0] == CHUNK & 0xFF:
             self._take_chunk(message.data)
-            now = asyncio.get_running_loop().time()
-            self._patience.reschedule(now + max(0.0, min(STALL_S, self._deadline.remaining_s)))
+            self._extend_patience()
             self._credit_inbox = message.reply
             if self._sequence % _CREDIT_EVERY == 0:
                 await self._grant(self._sequence)
@@ -102,6 +97,11 @@ class _Reception:
         ):
             raise ProtocolError(f"{end} is no end of transfer {self._question.fetch.transfer_id}")
         self.end.set_result(end)
+
+    def _extend_patience(self) -> None:
+        if not self.patience.expired():
+            now = asyncio.get_running_loop().time()
+            self.patience.reschedule(now + max(0.0, min(STALL_S, self._deadline.remaining_s)))
 
     async def _grant(self, num_taken: int) -> None:
         credit = Credit(self._question.fetch.transfer_id, num_taken)
@@ -198,9 +198,10 @@ class NatsPlane:
         except nats.errors.Error as error:
             raise DisconnectedError(subject) from error
         try:
-            ask = Ask(self._identity.hello(), question.fetch)
-            await self._bus.publish(subject, pack_message(ask), reply=inbox)
-            return await reception.wait()
+            async with reception.patience:
+                ask = Ask(self._identity.hello(), question.fetch)
+                await self._bus.publish(subject, pack_message(ask), reply=inbox)
+                return await reception.end
         except BaseException:
             with contextlib.suppress(DisconnectedError):
                 await reception.hang_up()
