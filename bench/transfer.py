@@ -17,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def main() -> None:
     elif options.receiver is not None:
         print(json.dumps(asyncio.run(_be_receiver(options.receiver, options.rounds))))
     else:
+        # An end from outside goes through `finally` too: namespaces outlive their maker.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         _measure(options.rounds, options.json)
 
 

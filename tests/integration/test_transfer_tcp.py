@@ -89,6 +89,16 @@ async def test_ipv6_addresses_stand_in_brackets(
     assert places.hold(source, ORDER)
 
 
+async def test_every_address_of_a_name_is_tried(
+    source: StandInSource, server: TcpServer, plane: TcpPlane, places: Places
+) -> None:
+    """Where `localhost` is ::1 first, a server on 127.0.0.1 is found too."""
+    port = server.address.rpartition(":")[2]
+    await plane.fetch(f"localhost:{port}", source.request(ORDER), places.into, 5)
+
+    assert places.hold(source, ORDER)
+
+
 async def test_other_layout_is_refused_naming_both(
     source: StandInSource, server: TcpServer, places: Places
 ) -> None:

@@ -91,16 +91,10 @@ class ConnectionPool:
                 del self._idle[address]
 
     async def _connect(self, address: str, deadline: Deadline) -> socket.socket:
-        loop = asyncio.get_running_loop()
         host, port = split_address(address)
         async with asyncio.timeout(deadline.left(STALL_S)):
-            ((family, kind, protocol, _, where), *_) = await loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            )
-            sock = socket.socket(family, kind, protocol)
+            sock = await _open_first(host, port)
             try:
-                prepare(sock)
-                await loop.sock_connect(sock, where)
                 await self._greet(sock, deadline)
             except BaseException:
                 sock.close()
@@ -161,14 +155,14 @@ class TcpPlane:
         self._threads.shutdown(wait=False)
 
     async def _ask(self, address: str, progress: Progress, deadline: Deadline) -> None:
-        if self._is_closed:
-            raise TransferBrokenError("this plane is closed")
+        self._check_open()
         sock = await self._pool.take(address, deadline)
         question = progress.next_question(deadline)
         self._in_use.add(sock)
         is_reusable = False
         try:
             await send_message(sock, question.fetch, deadline)
+            self._check_open()  # its threads take no work afterwards
             end = await run_to_its_end(
                 self._threads,
                 partial(pump_in, sock, question, deadline),
@@ -188,6 +182,10 @@ class TcpPlane:
                 sock.close()
         progress.finish(question)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise TransferBrokenError("this plane is closed")
+
 
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of "host:port" or "[v6]:port". Raises ValueError for anything else."""
@@ -195,6 +193,31 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isdecimal():
         raise ValueError(f"{address!r} is no host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def _open_first(host: str, port: int) -> socket.socket:
+    """Connect to the first address of a name that takes it. Raises OSError, the last one's."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    problem: OSError = OSError(f"no address for {host}")
+    for family, kind, protocol, _, where in found:
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:
+            problem = error  # no IPv6 here, for one
+            continue
+        try:
+            prepare(sock)
+            await loop.sock_connect(sock, where)
+        except OSError as error:
+            sock.close()
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise problem
 
 
 def _is_quiet(sock: socket.socket) -> bool:

@@ -1,7 +1,6 @@
 """The serving side of the TCP plane: owned by the event loop, which copies nothing itself."""
 
 import asyncio
-import contextlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -151,5 +150,4 @@ class TcpServer:
             end: Refused | Sent = Refused(*refusal, fetch.transfer_id)
         else:
             end = Sent(fetch.transfer_id, len(fetch.block_ids))
-        with contextlib.suppress(TimeoutError):
-            await send_message(sock, end, deadline)
+        await send_message(sock, end, deadline)
