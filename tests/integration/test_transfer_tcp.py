@@ -334,12 +334,13 @@ async def test_garbage_ends_its_own_connection_only(
     source: StandInSource, server: TcpServer, plane: TcpPlane, places: Places, garbage: bytes
 ) -> None:
     host, _, port = server.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(garbage)
-    writer.write_eof()
-    with contextlib.suppress(ConnectionError):
-        assert b"" == await reader.read()
-    writer.close()
+    loop = asyncio.get_running_loop()
+    with socket.create_connection((host, int(port))) as sock:
+        sock.settimeout(0)
+        await loop.sock_sendall(sock, garbage)
+        sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            assert b"" == await loop.sock_recv(sock, 1)
     await plane.fetch(server.address, source.request(ORDER), places.into, 5)
 
     assert places.hold(source, ORDER)
