@@ -123,6 +123,9 @@ KV_VERBS: dict[type, tuple[str, Any]] = {  # Any: a union is no type for the che
 
 MANAGER_VERBS = tuple(verb for verb, _ in KV_VERBS.values())
 
+# Frames of the data plane (shared/kv/transfer), no messages of the codec: not among the topics.
+KV_DATA = Topic(f"{PREFIX}.kvdata.{{host_id}}", None)
+
 WORKERS_BUCKET = "slipstream_workers"
 LEADER_BUCKET = "slipstream_leader"
 RESULTS_BUCKET = "slipstream_results"
