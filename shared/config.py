@@ -18,6 +18,8 @@ Speculation = Literal["off", "ngram"]
 Eviction = Literal["lru", "filtered"]
 
 MIB = 1024 * 1024
+_PLANES = {"tcp", "nats"}
+_MAX_PORT = 65_535
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -161,6 +163,10 @@ class KvConfig(ServiceConfig):
     num_blocks: int | None = None  # instead of memory_bytes; a handful is legal in tests
     lease_ms: int = 30_000
     is_prefix_cache_on: bool = True
+    # How blocks travel to and from other hosts, the preferred first: tcp, nats; empty: not at all.
+    transfer_planes: str = "tcp"
+    transfer_listen: str = "127.0.0.1:0"  # host:port; port 0 is any free one
+    transfer_advertise: str | None = None  # where others reach it, if not where it listens
     eviction: Eviction = "filtered"  # lru: a flood of prompts asked once drives out all others
     block_hash_bits: int = NUM_BITS  # fewer in tests only: collisions, or a constant with 0
 
@@ -168,8 +174,38 @@ class KvConfig(ServiceConfig):
         super().__post_init__()
         check_hash_bits(self.block_hash_bits, is_test_mode=self.is_test_mode)
         _check_range("lease_ms", self.lease_ms, 100, 600_000)
+        self._check_transfer()
         if self.num_blocks is not None:
             _check_range("num_blocks", self.num_blocks, 2, 2**31)
+
+    @property
+    def planes(self) -> tuple[str, ...]:
+        """The transfer planes to serve and to use, the preferred first."""
+        return tuple(each.strip() for each in self.transfer_planes.split(",") if each.strip())
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port on which blocks are served over TCP."""
+        host, _, port = self.transfer_listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def _check_transfer(self) -> None:
+        unknown = sorted(set(self.planes) - _PLANES)
+        if unknown:
+            raise ConfigurationError(
+                f"--transfer-planes names {unknown}; it is a list of {sorted(_PLANES)}"
+            )
+        host, _, port = self.transfer_listen.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+            raise ConfigurationError(
+                f"--transfer-listen is {self.transfer_listen!r}; it must be HOST:PORT"
+            )
+        is_everywhere = host.strip("[]") in ("0.0.0.0", "::")  # noqa: S104 # asked about, not bound
+        if "tcp" in self.planes and is_everywhere and self.transfer_advertise is None:
+            raise ConfigurationError(
+                f"--transfer-listen {self.transfer_listen} is no address that other hosts can "
+                "reach: name one with --transfer-advertise HOST:PORT"
+            )
 
 
 def check_hash_bits(num_bits: int, *, is_test_mode: bool) -> None:

@@ -76,6 +76,9 @@ SETTINGS = {
         "Keep the KV of ended requests for those that begin alike.", name="prefix_cache"
     ),
     "eviction": Setting("What goes when room is wanted: filtered (asked for once first), or lru."),
+    "transfer_planes": Setting("How KV travels between hosts: tcp, nats, both (best first)."),
+    "transfer_listen": Setting("HOST:PORT on which KV is given to other hosts over TCP."),
+    "transfer_advertise": Setting("HOST:PORT where they reach it, if that is another one."),
     "block_hash_bits": Setting("Bits of a block's hash; fewer than 128 need --test-mode."),
     "fake_step_ms": Setting("Fake engine: time of a step."),
     "fake_row_us": Setting("Fake engine: time of a row."),

@@ -15,16 +15,20 @@ from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
+from slipstream.services.kv_manager.pulls import PullBook
+from slipstream.services.kv_manager.transfers import Transfers
 from slipstream.services.kv_manager.verbs import KvVerbs
 from slipstream.services.kv_manager.waits import LeaseWaits
 from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
-from slipstream.shared.ids import WorkerId, new_host_id
+from slipstream.shared.ids import LeaseId, WorkerId, new_host_id
 from slipstream.shared.kv.arena import Arena, old_arenas
 from slipstream.shared.kv.block_hash import BlockHasher
 from slipstream.shared.kv.layout import KvLayout
-from slipstream.shared.messages.kv import ArenaWelcome, Match
-from slipstream.shared.worker.model_source import open_layout
+from slipstream.shared.kv.transfer.plane import PlaneIdentity
+from slipstream.shared.messages.common import Message
+from slipstream.shared.messages.kv import ArenaWelcome, KvRequest, Match, Pull
+from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.reporter import new_epoch
 
 log = structlog.get_logger()
@@ -37,7 +41,8 @@ _MAX_WAIT_S = 10.0
 class Host:
     """One arena and its books."""
 
-    def __init__(self, arena: Arena, layout: KvLayout, lock: int, config: KvConfig) -> None:
+    def __init__(self, arena: Arena, model: ServedModel, lock: int, config: KvConfig) -> None:
+        layout = model.layout
         self.arena = arena
         self.host_id = arena.host_id
         self.epoch = arena.epoch
@@ -50,19 +55,14 @@ class Host:
         self.book = LeaseBook(pool, prefixes, layout.block_size, config.lease_ms / 1000)
         self.verbs = KvVerbs(self.book, layout.fingerprint, self.host_id, self.epoch)
         self._waits = LeaseWaits()
-        self.book.on_moved = self._waits.moved
+        self.book.on_moved = self._lease_moved
+        identity = PlaneIdentity(
+            self.host_id, self.epoch, layout.fingerprint, model.fingerprint, layout.block_bytes
+        )
+        self.transfers = Transfers(arena, identity, PullBook(self.book.table, pool))
         self._lock = lock
-        welcome = ArenaWelcome(
-            host_id=arena.host_id,
-            epoch=arena.epoch,
-            path=arena.path.name,
-            num_blocks=arena.num_blocks,
-            layout=layout.fingerprint,
-            lease_ms=config.lease_ms,
-        )
-        self._links = HostLinks(
-            config.arena_dir, welcome, self.book.worker_joined, self._worker_gone
-        )
+        self._config = config
+        self._links: HostLinks | None = None
 
     @classmethod
     async def open(cls, config: KvConfig) -> Self:
@@ -71,19 +71,53 @@ class Host:
 
         No content is ever trusted across a start: a new epoch has a new file.
         """
-        layout = await asyncio.to_thread(open_layout, config)
+        model = await asyncio.to_thread(open_model, config)
         config.arena_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = await _take_lock(config.arena_dir)
         try:
-            arena = await asyncio.to_thread(_make_arena, config, layout)
+            arena = await asyncio.to_thread(_make_arena, config, model.layout)
         except BaseException:
             os.close(lock)
             raise
-        host = cls(arena, layout, lock, config)
-        await host._links.start()
+        host = cls(arena, model, lock, config)
+        try:
+            await host._start()
+        except BaseException:
+            await host.close()
+            raise
         return host
 
-    async def wait_for_more(self, match: Match) -> None:
+    async def _start(self) -> None:
+        config = self._config
+        try:
+            await self.transfers.start(config)
+        except OSError as error:
+            raise ConfigurationError(
+                f"--transfer-listen {config.transfer_listen} can't be had: {error.strerror}"
+            ) from error
+        welcome = ArenaWelcome(
+            host_id=self.host_id,
+            epoch=self.epoch,
+            path=self.arena.path.name,
+            num_blocks=self.arena.num_blocks,
+            layout=self.layout.fingerprint,
+            lease_ms=config.lease_ms,
+            transfer_addresses=self.transfers.addresses,
+        )
+        self._links = HostLinks(
+            config.arena_dir, welcome, self.book.worker_joined, self._worker_gone
+        )
+        await self._links.start()
+
+    async def answer(self, message: KvRequest) -> Message:
+        """Serve one message; most at once, some take their time."""
+        if isinstance(message, Match) and message.wait_ms > 0:
+            await self._wait_for_more(message)
+        if isinstance(message, Pull) and message.origin.layout == self.layout.fingerprint:
+            return await self.transfers.pull(message)
+        return self.verbs.answer(message, time.monotonic())
+
+    async def _wait_for_more(self, match: Match) -> None:
         """Wait as long as a match allows for a prefix that somebody is computing to get longer."""
         lease_id = self.book.awaited(match, time.monotonic())
         if lease_id is not None:
@@ -101,10 +135,17 @@ class Host:
 
     async def close(self) -> None:
         """Hang up and remove the arena."""
-        await self._links.stop()
+        if self._links is not None:
+            await self._links.stop()
+        await self.transfers.stop()
         self.arena.remove()
         self.arena.close()
         os.close(self._lock)
+
+    def _lease_moved(self, lease_id: LeaseId) -> None:
+        self._waits.moved(lease_id)
+        if lease_id not in self.book.table.leases:
+            self.transfers.lease_ended(lease_id)
 
     def _worker_gone(self, worker_id: WorkerId, epoch: int) -> None:
         num_blocks = self.book.worker_gone(worker_id, epoch)

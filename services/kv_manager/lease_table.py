@@ -44,19 +44,27 @@ class LeaseTable:
         return [lease for lease in self.leases.values() if lease.expires_at <= now]
 
     def proved(self, lease_id: LeaseId, worker_id: WorkerId) -> list[int] | None:
-        """End the quarantine of a lease that its holder let go of; return its blocks."""
+        """Take a holder's word that it writes no more; return the blocks that are free by it."""
         quarantine = self.quarantines.get(lease_id)
         if quarantine is None or quarantine.holder[0] != worker_id:
             return None
-        del self.quarantines[lease_id]
-        return quarantine.block_ids
+        quarantine.is_proved = True
+        return self.freed(lease_id)
 
     def proved_gone(self, holder: Holder) -> Iterator[list[int]]:
-        """End all quarantines of a process that has ended; yield their blocks."""
+        """Take the end of a process as its word for all; yield the blocks that are free by it."""
         for lease_id, quarantine in list(self.quarantines.items()):
             if quarantine.holder == holder:
-                del self.quarantines[lease_id]
-                yield quarantine.block_ids
+                quarantine.is_proved = True
+                yield self.freed(lease_id)
+
+    def freed(self, lease_id: LeaseId) -> list[int]:
+        """End a quarantine if nobody can write into its blocks any more, and return these."""
+        quarantine = self.quarantines[lease_id]
+        if not quarantine.is_over:
+            return []
+        del self.quarantines[lease_id]
+        return quarantine.block_ids
 
     def oldest_s(self, now: float) -> float:
         """Return how long the oldest lease has lived, renewed or not; 0 when there is none."""

@@ -79,7 +79,7 @@ class LeaseBook:
         self._present.discard(holder)
         num_before = self.pool.num_available
         for lease in self.table.of_holder(holder):
-            self.pool.free(self._end(lease))
+            self._end(lease, is_proved=True)
         for block_ids in self.table.proved_gone(holder):
             self.pool.free(block_ids)
         self.pool.free(self.grants.end(holder))
@@ -217,7 +217,7 @@ class LeaseBook:
         if lease is None or lease.holder[0] != message.worker_id:
             self.num_late_messages += 1
             return Released(was_held=False)
-        self.pool.free(self._end(lease))
+        self._end(lease, is_proved=True)
         return Released(was_held=True)
 
     # Grants
@@ -253,10 +253,7 @@ class LeaseBook:
         """End leases that ran out: what they alone write is quarantined, the rest let go of."""
         expired = self.table.expired(now)
         for lease in expired:
-            writable = self._end(lease)
-            if writable:
-                self.pool.move(writable, BlockState.QUARANTINED)
-                self.table.quarantines[lease.lease_id] = Quarantine(lease.holder, writable)
+            self._end(lease, is_proved=False)
         for attempt in [a for a, until in self._tombstones.items() if until <= now]:
             del self._tombstones[attempt]
         return {lease.lease_id: lease.attempt for lease in expired}
@@ -333,15 +330,26 @@ class LeaseBook:
             self.pool.let_go([lease.copied.block_id])
             lease.copied = None
 
-    def _end(self, lease: HeldLease) -> list[int]:
-        """End a lease: let go of what is committed, and return the blocks that it alone wrote."""
+    def _end(self, lease: HeldLease, *, is_proved: bool) -> None:
+        """
+        End a lease: let go of what is committed, and of the rest as soon as nobody can write there.
+
+        `is_proved` says that its holder can't.
+        """
         self.table.remove(lease)
         self.pending.forget(lease)
         self._unreserve(lease)
         self._end_copy(lease)
         self.pool.let_go(lease.read_ids)
+        writable = lease.writable_ids
+        if is_proved and lease.num_pulls == 0:
+            self.pool.free(writable)
+        elif writable:
+            self.pool.move(writable, BlockState.QUARANTINED)
+            self.table.quarantines[lease.lease_id] = Quarantine(
+                lease.holder, writable, is_proved, lease.num_pulls
+            )
         self.on_moved(lease.lease_id)
-        return lease.writable_ids
 
     def _grow(self, lease: HeldLease, grown: Blocks) -> None:
         entering = self.grants.take(lease.holder, grown)

@@ -27,6 +27,7 @@ class HeldLease:
     num_reserved: int = 0  # blocks that it has been promised and doesn't have yet
     copied: PartBlock | None = None  # what its holder may be copying from
     rank: tuple[int, float] = (0, 0.0)  # priority, then who came first
+    num_pulls: int = 0  # transfers that write into its blocks
 
     @property
     def read_ids(self) -> list[int]:
@@ -42,7 +43,18 @@ class HeldLease:
 
 @dataclass(slots=True)
 class Quarantine:
-    """Blocks of an expired lease whose owner hasn't proved yet that it stopped writing."""
+    """
+    Blocks of a lease that is over, into which somebody may still write.
+
+    Its holder, until it is proved that it stopped, and transfers, until they have ended.
+    """
 
     holder: Holder
     block_ids: list[int]
+    is_proved: bool = False
+    num_pulls: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody writes into the blocks any more."""
+        return self.is_proved and self.num_pulls == 0

@@ -1,7 +1,6 @@
 """The KV manager on the bus: a message in, the lease book's answer out."""
 
 import asyncio
-import time
 from typing import Any
 
 import structlog
@@ -17,7 +16,7 @@ from slipstream.shared.config import KvConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import PROTOCOL_VERSION, Role
-from slipstream.shared.messages.kv import Adopt, KvRefused, KvRequest, Lease, Match, Release
+from slipstream.shared.messages.kv import Adopt, KvRefused, KvRequest, Lease, Release
 from slipstream.shared.messages.reports import WorkerRecord
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.meter import Meter
@@ -82,18 +81,16 @@ class KvService:
             await self.host.close()
 
     async def _answer(self, message: KvRequest, incoming: Incoming) -> Any:  # Any: a reply union
-        if isinstance(message, Match) and message.wait_ms > 0:
-            await self.host.wait_for_more(message)
         context = extract(incoming.headers) if type(message) in _SPANS else None
         if context is None:
-            return self.host.verbs.answer(message, time.monotonic())
+            return await self.host.answer(message)
         span = self._tracer.start(
             _SPANS[type(message)],
             parent=context,
             kind=SpanKind.CONSUMER,
             attributes={names.WORKER_ID: self.worker_id, names.HOST_ID: self.host.host_id},
         )
-        answer = self.host.verbs.answer(message, time.monotonic())
+        answer = await self.host.answer(message)
         span.set(names.LEASE_NUM_BLOCKS, num_blocks_of(answer))
         span.end(answer.reason if isinstance(answer, KvRefused) else None)
         return answer

@@ -38,10 +38,9 @@ class KvVerbs:
         """Serve one message at a monotonic time in seconds."""
         match message:
             case Lease() | Match() if message.layout != self._layout:
-                return KvRefused(
-                    reason="incompatible",
-                    message=f"this host keeps KV as ({self._layout}), you as ({message.layout})",
-                )
+                return self._incompatible(message.layout)
+            case Pull() if message.origin.layout != self._layout:
+                return self._incompatible(message.origin.layout)
             case Match():
                 return self._book.match(message, now)
             case Lease():
@@ -59,11 +58,15 @@ class KvVerbs:
             case Audit():
                 return self._audit(message, now)
             case Pull():
-                return KvRefused(
-                    reason="unsupported", message=f"{type(message).__name__} is not served here"
-                )
+                raise AssertionError("a transfer takes its time: see Transfers.pull")
             case _:
                 assert_never(message)
+
+    def _incompatible(self, layout: str) -> KvRefused:
+        return KvRefused(
+            reason="incompatible",
+            message=f"this host keeps KV as ({self._layout}), you as ({layout})",
+        )
 
     def _audit(self, message: Audit, now: float) -> Audited:
         counts = self._book.pool.counts()

@@ -86,6 +86,7 @@ class Fleet:
                 num_free_seats=report.num_seats - self._assigned[report.worker_id],
                 num_assigned=self._assigned[report.worker_id],
                 num_free_blocks=free_blocks.get(report.host_id, 0),
+                kv_class=report.kv_class,
             )
             for report in self._reports(role)
             if not report.is_draining

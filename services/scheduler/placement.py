@@ -17,6 +17,7 @@ class WorkerView:
     num_free_seats: int
     num_assigned: int
     num_free_blocks: int = 0
+    kv_class: str = ""  # what its KV is good for
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,7 @@ def choose(
     decode = _least_loaded(decode_workers, avoid)
     if decode is None:
         return None
-    neighbours = [each for each in prefill_workers if each.host_id == decode.host_id]
-    prefill = _least_loaded(neighbours, avoid)
+    prefill = _prefill_worker(decode, prefill_workers, avoid)
     reason = "prompt_logprobs"
     if not wants_prompt_logprobs:
         reason = _reason(route, num_uncached_tokens, min_num_remote_tokens, prefill)
@@ -62,6 +62,22 @@ def choose(
         route="remote" if is_remote else "local",
         reason=reason,
     )
+
+
+def _prefill_worker(
+    decode: WorkerView, workers: Sequence[WorkerView], avoid: AbstractSet[WorkerId]
+) -> WorkerView | None:
+    """Return who computes a prompt: a neighbour, or one of another host whose KV can be pulled."""
+    neighbours = [each for each in workers if each.host_id == decode.host_id]
+    near = _least_loaded(neighbours, avoid)
+    if near is not None and near.worker_id not in avoid:
+        return near
+    others = [
+        each
+        for each in workers
+        if each.host_id != decode.host_id and each.kv_class == decode.kv_class != ""
+    ]
+    return _least_loaded([*neighbours, *others], avoid)
 
 
 def _reason(

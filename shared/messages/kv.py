@@ -18,6 +18,8 @@ RefusalReason = Literal[
     "incompatible",  # another model, format or layout
     "stale_epoch",
     "unsupported",
+    "not_writable",  # a transfer can't fill blocks that others may read
+    "transfer_failed",
     "pending",  # somebody is computing a prefix of these tokens: `match` waits for it
 ]
 

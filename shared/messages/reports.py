@@ -72,6 +72,7 @@ class WorkerReport(Message, frozen=True, tag="worker_report"):
     is_draining: bool = False
     held: list[HeldSequence] = []
     ended: list[EndedSequence] = []
+    kv_class: str = ""  # KV may only be moved between workers where this is the same
 
 
 class ReportRequest(Message, frozen=True, tag="report_request"):

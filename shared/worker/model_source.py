@@ -55,11 +55,6 @@ def open_model(config: ServiceConfig) -> ServedModel:
     )
 
 
-def open_layout(config: ServiceConfig) -> KvLayout:
-    """Return only how the model's KV is laid out."""
-    return open_model(config).layout
-
-
 def _served_name(spec: str) -> str:
     """Return a local path's last part, else the name or hub id as given."""
     path = Path(spec)

@@ -87,6 +87,7 @@ class Reporter:
             is_draining=record.is_draining,
             held=held,
             ended=ended,
+            kv_class=f"{record.model_fingerprint}|{record.layout}|{record.numerics}",
         )
 
     async def publish(self, *, is_full: bool = False) -> None:

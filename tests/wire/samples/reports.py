@@ -84,6 +84,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
                     total_ms=60.0,
                 )
             ],
+            kv_class="model|layout|numerics",
         ),
         WorkerReport(DECODE_WORKER, "decode", 11, 7, 32, 32),
     ),
