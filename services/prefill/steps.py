@@ -13,6 +13,7 @@ from slipstream.shared.model.row_passes import row_passes
 from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.leasing import JobEndedError
 from slipstream.shared.worker.step_cost import NO_STREAMS, StepCost, prompts_in
 from slipstream.shared.worker.step_metrics import StepMetrics
 
@@ -87,12 +88,15 @@ class PrefillSteps:
             sequence.num_chunks += 1
 
     def _is_sound(self, chunk: Chunk) -> bool:
-        blocks = chunk.sequence.leased.blocks
+        leased = chunk.sequence.leased
         try:
-            check_blocks(self._host.arena, blocks.block_ids, blocks.generations)
+            check_blocks(self._host.arena, leased.blocks.block_ids, leased.blocks.generations)
         except StaleBlockError as error:
             # One table that is wrong is one request that fails.
-            chunk.sequence.error = error
+            is_held = self._host.keeper.is_safe(leased.lease_id, 0.0)
+            chunk.sequence.error = (
+                error if is_held else JobEndedError("lease_lost", "the lease ran out")
+            )
             return False
         return True
 
