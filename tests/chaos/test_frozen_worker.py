@@ -88,7 +88,7 @@ async def test_who_wakes_after_its_lease_changes_no_byte_of_others(
     async with _host(own_nats_server.url, tmp_path) as host:
         async with _load(host):
             seen = await _freeze_and_wake(host, num_instants)
-        await _check_all_is_well(host)
+        await _check_all_is_well(host, num_instants)
 
     assert [] == seen.trespasses
     assert seen.num_in_step >= num_instants // 4
@@ -142,12 +142,13 @@ def _wake(host: Host, victim: Process, books: Books, seen: Seen) -> None:
         seen.trespasses.append(f"{victim.name} wrote into {sorted(others)}")
 
 
-async def _check_all_is_well(host: Host) -> None:
+async def _check_all_is_well(host: Host, num_instants: int) -> None:
     books = await host.asking.idle_audit()
     assert [] == books.get("problems", [])
     assert (0, 0) == (books["num_quarantined"], books["num_leases"])
     assert _NUM_BLOCKS == books["num_free"] + books["num_cached"] + books["num_granted"]
     assert [] == host.crowd.wrong
+    assert host.crowd.num_told_twice <= num_instants
     assert host.crowd.num_asked == host.crowd.outcomes.total()
     assert set(host.crowd.outcomes) <= _CLEAR, host.crowd.outcomes
     assert host.crowd.outcomes["length"] > host.crowd.num_asked / 2
