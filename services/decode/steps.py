@@ -119,7 +119,7 @@ class DecodeSteps:
             # Nobody can tell whose rows broke the pass: all of its sequences end, the worker stays.
             log.exception("step_failed", num_sequences=len(parts))
             for part in parts:
-                part.error = error
+                part.error = self._loss(part) or error
         for part in parts:
             # One that came during the step (the lease or the manager is lost) must stand.
             part.sequence.error = part.sequence.error or part.error

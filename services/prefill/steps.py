@@ -61,7 +61,7 @@ class PrefillSteps:
             # Nobody can tell whose rows broke the pass: all of its sequences end, the worker stays.
             log.exception("step_failed", num_sequences=len(chunks))
             for chunk in chunks:
-                chunk.sequence.error = error
+                chunk.sequence.error = self._loss(chunk) or error
         self._metrics.stepped(len(chunks))
         for chunk in chunks:
             self._metrics.row_failed(chunk.sequence.error)
@@ -93,12 +93,15 @@ class PrefillSteps:
             check_blocks(self._host.arena, leased.blocks.block_ids, leased.blocks.generations)
         except StaleBlockError as error:
             # One table that is wrong is one request that fails.
-            is_held = self._host.keeper.is_safe(leased.lease_id, 0.0)
-            chunk.sequence.error = (
-                error if is_held else JobEndedError("lease_lost", "the lease ran out")
-            )
+            chunk.sequence.error = self._loss(chunk) or error
             return False
         return True
+
+    def _loss(self, chunk: Chunk) -> JobEndedError | None:
+        """Return why a chunk can't count: whoever stood still may have read what others wrote."""
+        if self._host.keeper.is_safe(chunk.sequence.leased.lease_id, 0.0):
+            return None
+        return JobEndedError("lease_lost", "the lease ran out")
 
     def _leased_safely(self) -> list[PrefillSequence]:
         keeper = self._host.keeper
