@@ -38,7 +38,11 @@ _PRESSURE_S = 0.25  # for others to take whatever they can get
 _AWAKE_S = 0.05  # several steps, were they allowed
 _SHOWN_S = 5.0
 # What a client may be told of a worker that slept through its leases.
-_CLEAR = {"length", "lease_lost", "worker_lost", "deadline_exceeded", "lost"}
+_CLEAR = {
+    *("length", "lease_lost", "worker_lost", "lost", "deadline_exceeded", "no_answer"),
+    # Each of three attempts met a sleeper, the last one on its way to the decode worker.
+    *("kv_expired", "kv_unknown_lease", "kv_not_holder"),
+}
 
 
 @dataclass(eq=False)
