@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long sanitize sanitize-threads lint format types bench clean
+.PHONY: help setup run test test-long chaos sanitize sanitize-threads lint format types bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,6 +35,9 @@ test-long: setup ## the slow tests too
 	@set -e; for format in $(FORMATS); do \
 		$(BIN)/slipstream model pack smollm2-135m --format $$format; done
 	@$(BIN)/pytest -m 'slow or not slow' --timeout 600
+
+chaos: setup ## workers frozen and killed under load, at full length (minutes)
+	@$(BIN)/pytest tests/chaos -m 'slow or not slow' --timeout 900
 
 # The kernels once more, built for a sanitizer, and their tests. Its reports go straight to the
 # terminal, so pytest may neither capture them nor handle signals; it watches `malloc`, so Python must

@@ -147,7 +147,7 @@ class DecodeSteps:
             # Nobody can tell whose rows broke the pass: all of its sequences end, the worker stays.
             log.exception("step_failed", num_sequences=len(parts))
             for part in parts:
-                part.error = error
+                part.error = self._loss(part) or error
         for part in parts:
             # One that came during the step (the lease or the manager is lost) must stand.
             part.sequence.error = part.sequence.error or part.error
@@ -164,15 +164,24 @@ class DecodeSteps:
         started = time.perf_counter()
         sample(sound, self._host.engine.forward([part.rows for part in sound]))
         self._pace.saw(sound, time.perf_counter() - started)
+        for part in sound:
+            # Whoever stood still inside the step may have read what others wrote meanwhile.
+            part.error = part.error or self._loss(part)
 
     def _is_sound(self, part: Part) -> bool:
         try:
             check_blocks(self._host.arena, part.sequence.block_ids, part.sequence.generations)
         except StaleBlockError as error:
             # One table that is wrong is one request that fails.
-            part.error = error
+            part.error = self._loss(part) or error
             return False
         return True
+
+    def _loss(self, part: Part) -> JobEndedError | None:
+        lease_id = part.sequence.lease_id
+        if lease_id is None or self._host.keeper.is_safe(lease_id, 0.0):
+            return None
+        return JobEndedError("lease_lost", "the lease on its KV blocks ran out")
 
     def _ready(self, proposals: Proposals) -> list[DecodeSequence]:
         """Grow the tables for the coming rows; return the sequences that can step."""

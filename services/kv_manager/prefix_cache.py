@@ -101,5 +101,5 @@ class PrefixCache:
         for block_id, tokens in zip(block_ids, blocks, strict=False):
             if prefix is None or not self.index.is_known(prefix):
                 return None
-            prefix = self.index.child(prefix, tokens) or self.index.add(prefix, block_id, tokens)
+            prefix = self.index.child_or_add(prefix, block_id, tokens)
         return prefix

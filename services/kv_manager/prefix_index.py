@@ -72,11 +72,13 @@ class PrefixIndex:
 
     def child(self, parent: Prefix, tokens: bytes) -> IndexedBlock | None:
         """Return the block with these tokens after a prefix."""
-        candidates = self._by_hash.get(self._hasher.child(parent.block_hash, tokens), ())
-        for each in candidates:
-            if each.parent == parent and each.tokens == tokens:
-                return each
-        return None
+        return self._child(self._hasher.child(parent.block_hash, tokens), parent, tokens)
+
+    def child_or_add(self, parent: Prefix, block_id: int, tokens: bytes) -> IndexedBlock:
+        """Return the block with these tokens after a prefix, which must be known, or add one."""
+        block_hash = self._hasher.child(parent.block_hash, tokens)  # once: it is what this costs
+        known = self._child(block_hash, parent, tokens)
+        return known or self._add(block_hash, parent, block_id, tokens)
 
     def find(self, root: PrefixRoot, blocks: Iterable[bytes]) -> list[IndexedBlock]:
         """Return the longest known chain."""
@@ -107,9 +109,19 @@ class PrefixIndex:
 
     def add(self, parent: Prefix, block_id: int, tokens: bytes) -> IndexedBlock:
         """Make a block findable after a prefix that is known and has no such child yet."""
+        return self._add(self._hasher.child(parent.block_hash, tokens), parent, block_id, tokens)
+
+    def _child(self, block_hash: BlockHash, parent: Prefix, tokens: bytes) -> IndexedBlock | None:
+        for each in self._by_hash.get(block_hash, ()):
+            if each.parent == parent and each.tokens == tokens:
+                return each
+        return None
+
+    def _add(
+        self, block_hash: BlockHash, parent: Prefix, block_id: int, tokens: bytes
+    ) -> IndexedBlock:
         assert block_id not in self._by_block, f"block {block_id} is indexed already"
         assert self.is_known(parent), f"the parent of block {block_id} is not in the index"
-        block_hash = self._hasher.child(parent.block_hash, tokens)
         block = IndexedBlock(block_id, block_hash, tokens, parent)
         self._by_block[block_id] = block
         self._by_hash.setdefault(block_hash, []).append(block)

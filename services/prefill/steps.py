@@ -14,6 +14,7 @@ from slipstream.shared.model.row_passes import row_passes
 from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.leasing import JobEndedError
 from slipstream.shared.worker.step_cost import NO_STREAMS, StepCost, prompts_in
 from slipstream.shared.worker.step_metrics import StepMetrics
 
@@ -74,7 +75,7 @@ class PrefillSteps:
             # Nobody can tell whose rows broke the pass: all of its sequences end, the worker stays.
             log.exception("step_failed", num_sequences=len(chunks))
             for chunk in chunks:
-                chunk.sequence.error = error
+                chunk.sequence.error = self._loss(chunk) or error
         self._metrics.stepped(len(chunks))
         for chunk in chunks:
             self._metrics.row_failed(chunk.sequence.error)
@@ -106,9 +107,15 @@ class PrefillSteps:
             check_blocks(self._host.arena, leased.block_ids, leased.generations)
         except StaleBlockError as error:
             # One table that is wrong is one request that fails.
-            chunk.sequence.error = error
+            chunk.sequence.error = self._loss(chunk) or error
             return False
         return True
+
+    def _loss(self, chunk: Chunk) -> JobEndedError | None:
+        """Return why a chunk can't count: whoever stood still may have read what others wrote."""
+        if self._host.keeper.is_safe(chunk.sequence.leased.lease_id, 0.0):
+            return None
+        return JobEndedError("lease_lost", "the lease ran out")
 
     def _leased_safely(self) -> list[PrefillSequence]:
         keeper = self._host.keeper

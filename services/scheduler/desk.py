@@ -137,6 +137,10 @@ class Desk:
                 record.phase = "decoding"
                 record.num_unmentioned = 0
             return
+        if ended.code == NoRespondersError.code and choice is not None:
+            # Whoever held it found nobody to go on with it: the next attempt goes elsewhere.
+            worker_id = choice.decode_worker_id
+            self._fleet.suspect(worker_id)
         await self.attempt_failed(record, Refusal(ended.code or "lost", ended.message), worker_id)
 
     async def attempt_failed(

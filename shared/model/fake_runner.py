@@ -3,7 +3,8 @@ A forward pass without weights, for tests of everything around it: `--engine fak
 
 The next token is a hash of all tokens before it. Each KV slot keeps its token and a checksum of
 its whole prefix, and every slot that a step reads is checked, so a wrong, stale or missing block
-is caught at once. A step lasts as long as a stated cost model says.
+is caught at once. A step lasts as long as a stated cost model says, and writes at its end: whoever
+is frozen inside of one writes when it wakes, as a real one does.
 """
 
 import time
@@ -96,13 +97,15 @@ class FakeRunner:
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """Check what is read, write the rows and return their logits; see `ModelRunner`."""
         self.num_forwards += 1
-        hashes = [self._run(rows) for rows in batch]
+        computed = [self._compute(rows) for rows in batch]
         num_rows = sum(rows.num_rows for rows in batch)
         num_context_tokens = sum(rows.context_len for rows in batch)
         seconds = self._costs.seconds(num_rows, num_context_tokens)
         if seconds > 0:
             time.sleep(seconds)
-        return logits_after(np.concatenate(hashes))
+        for slots, written, _ in computed:
+            self._slots[slots] = written
+        return logits_after(np.concatenate([hashes for _, _, hashes in computed]))
 
     def rest(self) -> None:
         """Nothing is kept between passes."""
@@ -111,15 +114,19 @@ class FakeRunner:
         """Let go of the arena."""
         self._slots = np.empty((0, 2), np.uint64)
 
-    def _run(self, rows: SequenceRows) -> Words:
-        """Do one sequence's part; return the hashes of the prefixes that want logits."""
+    def _compute(self, rows: SequenceRows) -> tuple[npt.NDArray[np.int64], Words, Words]:
+        """
+        Check what one sequence reads.
+
+        Return its new slots, what belongs there, and the hashes of the prefixes that want logits.
+        """
         token_ids = np.asarray(rows.token_ids, np.uint64)
         written = np.stack((token_ids, self._hash_prefixes(token_ids)), axis=1)
         slots = self._slot_mapping(rows)
         num_computed = rows.num_computed_tokens
         self._check(slots[:num_computed], written[:num_computed])
-        self._slots[slots[num_computed:]] = written[num_computed:]
-        return written[rows.context_len - rows.num_logit_rows :, 1]
+        hashes = written[rows.context_len - rows.num_logit_rows :, 1]
+        return slots[num_computed:], written[num_computed:], hashes
 
     def _slot_mapping(self, rows: SequenceRows) -> npt.NDArray[np.int64]:
         num_covered = len(rows.block_table) * self._block_size

@@ -215,8 +215,11 @@ class LeaseKeeper:
         await self._take_back(asked_at)
 
     def _lose(self, lease_id: LeaseId, held: _Held) -> None:
-        if held.given_at is not None:
+        if held.given_at is not None and time.monotonic() < held.expires_at:
             self._held.pop(lease_id, None)  # adopted, as it should be
+        elif held.given_at is not None:
+            # Or it ran out before it could be: then its blocks wait for our proof.
+            held.is_lost = True
         elif self._held.get(lease_id) is held:
             held.is_lost = True
             log.warning("lease_lost", **_fields(held.attempt, held.root_span), lease_id=lease_id)

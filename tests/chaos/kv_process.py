@@ -1,0 +1,83 @@
+"""
+A KV manager as a process of its own, which also tells a test who may write which block.
+
+`--broken-quarantine` lets blocks of expired leases go straight to whoever wants them next: what is
+to notice it is tested with it.
+"""
+
+import sys
+from typing import cast
+
+import msgspec
+
+from slipstream.services.cli.main import main
+from slipstream.services.kv_manager.leases import LeaseBook
+from slipstream.services.kv_manager.service import KvService
+from slipstream.shared.bus.bus import Incoming
+from slipstream.shared.ids import LeaseId
+
+BOOKS = "test.books"
+
+
+class Books(msgspec.Struct, frozen=True):
+    """Blocks by the id of who may write them, and why."""
+
+    quarantined: dict[str, list[int]]
+    granted: dict[str, list[int]]
+    leased: dict[str, list[int]]
+    num_leases: dict[str, int]
+
+    def writable(self, worker_id: str) -> set[int]:
+        """Return all that a worker may write."""
+        kinds = (self.quarantined, self.granted, self.leased)
+        return {block_id for kind in kinds for block_id in kind.get(worker_id, ())}
+
+
+def books_of(book: LeaseBook) -> Books:
+    """Read the manager's books."""
+    books = Books({}, {}, {}, {})
+    for quarantine in book._quarantines.values():
+        books.quarantined.setdefault(quarantine.holder[0], []).extend(quarantine.block_ids)
+    for holder, block_ids in book._grants.items():
+        books.granted.setdefault(holder[0], []).extend(block_ids)
+    for lease in book._leases.values():
+        worker_id = lease.holder[0]
+        books.leased.setdefault(worker_id, []).extend(lease.writable_ids)
+        books.num_leases[worker_id] = books.num_leases.get(worker_id, 0) + 1
+    return books
+
+
+def _show_books() -> None:
+    start = KvService.start
+
+    async def start_and_show(self: KvService) -> None:
+        await start(self)
+
+        async def show(incoming: Incoming) -> None:
+            books = msgspec.json.encode(books_of(self.host.book))
+            await self._bus.publish(cast("str", incoming.reply), books)
+
+        await self._bus.subscribe(BOOKS, show)
+
+    KvService.start = start_and_show  # type: ignore[method-assign] # the real one, and more
+
+
+def _break_quarantine() -> None:
+    sweep = LeaseBook.sweep
+
+    def sweep_and_free(self: LeaseBook, now: float) -> dict[LeaseId, tuple[str, int]]:
+        expired = sweep(self, now)
+        for quarantine in self._quarantines.values():
+            self.pool.free(quarantine.block_ids)
+        self._quarantines.clear()
+        return cast("dict[LeaseId, tuple[str, int]]", expired)
+
+    LeaseBook.sweep = sweep_and_free  # type: ignore[assignment, method-assign] # broken for a test
+
+
+if __name__ == "__main__":
+    _show_books()
+    if "--broken-quarantine" in sys.argv:
+        sys.argv.remove("--broken-quarantine")
+        _break_quarantine()
+    main()
