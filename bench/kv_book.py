@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from slipstream.services.kv_manager.eviction import make_order
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
@@ -61,7 +62,9 @@ class FullBook:
 
     def __post_init__(self) -> None:
         index = PrefixIndex(self.hasher)
-        pool = BlockPool(self.num_blocks, array("I", [0] * (self.num_blocks + 1)), index)
+        generations = array("I", [0] * (self.num_blocks + 1))
+        order = make_order("filtered", self.num_blocks)
+        pool = BlockPool(self.num_blocks, generations, index, order)
         self.book = LeaseBook(pool, PrefixCache(index, BLOCK_SIZE), BLOCK_SIZE, _LEASE_S)
         self.book.worker_joined(_WORKER, _EPOCH)
         self._random = random.Random(self.num_blocks)
@@ -85,7 +88,7 @@ class FullBook:
     def match(self, prompt: PackedInts, name: str) -> int:
         """Look a prompt up; return how many of its tokens are known."""
         message = Match(token_ids=prompt, layout="")
-        return self._timed(name, Matched, lambda: self.book.match(message)).num_cached_tokens
+        return self._timed(name, Matched, lambda: self.book.match(message, 0.0)).num_cached_tokens
 
     def lease(self, prompt: PackedInts, name: str) -> tuple[Leased, RequestId]:
         """Lease blocks for a prompt."""
@@ -112,7 +115,7 @@ class FullBook:
             num_tokens=len(prompt),
             token_ids=prompt,
         )
-        self._timed("commit", Committed, lambda: self.book.commit(message))
+        self._timed("commit", Committed, lambda: self.book.commit(message, 0.0))
 
     def release(self, lease_id: LeaseId, request_id: RequestId) -> None:
         """End a lease."""
@@ -122,9 +125,9 @@ class FullBook:
     def grant(self) -> None:
         """Grant blocks ahead of need, and give them back."""
         ask = Grant(worker_id=_WORKER, worker_epoch=_EPOCH, num_blocks=_NUM_GRANTED)
-        granted = self._timed("grant", Granted, lambda: self.book.grant(ask))
+        granted = self._timed("grant", Granted, lambda: self.book.grant(ask, 0.0))
         back = Grant(worker_id=_WORKER, worker_epoch=_EPOCH, num_blocks=0, returned=granted.blocks)
-        self._timed("grants returned", Granted, lambda: self.book.grant(back))
+        self._timed("grants returned", Granted, lambda: self.book.grant(back, 0.0))
 
     def round(self) -> None:
         """Do everything once."""

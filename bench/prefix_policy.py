@@ -125,7 +125,7 @@ class Replay:
             num_tokens=num_whole,
             token_ids=PackedInts(request.hash_ids[:num_whole]),
         )
-        self.book.commit(commit)
+        self.book.commit(commit, 0.0)
         release = Release(
             request_id=commit.request_id, attempt=1, lease_id=leased.lease_id, worker_id=_WORKER
         )

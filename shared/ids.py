@@ -1,5 +1,6 @@
 """Identities of the things that travel in messages, each its own type."""
 
+import base64
 import secrets
 from typing import NewType
 
@@ -8,15 +9,17 @@ WorkerId = NewType("WorkerId", str)
 HostId = NewType("HostId", str)
 LeaseId = NewType("LeaseId", str)
 
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+_BITS_PER_CHARACTER = 5
 
 
 def _random_name(num_characters: int) -> str:
-    return "".join(secrets.choice(_ALPHABET) for _ in range(num_characters))
+    # In one go: a lease is made while others wait for the book.
+    num_bytes = -(-num_characters * _BITS_PER_CHARACTER // 8)
+    return base64.b32encode(secrets.token_bytes(num_bytes))[:num_characters].decode().lower()
 
 
 def new_request_id() -> RequestId:
-    """Return an id nobody can guess: knowing it is the right to cancel and resume (124 bits)."""
+    """Return an id nobody can guess: knowing it is the right to cancel and resume (120 bits)."""
     return RequestId(_random_name(24))
 
 

@@ -172,8 +172,10 @@ class FilteredOrder:
 
     def hit(self, block_id: int, block_hash: BlockHash) -> None:
         """Protect a block from now on."""
-        self._sketch.count(block_hash)
-        self._is_frequent[block_id] = True
+        # What is protected already needs no better memory, and a lease may find many of those.
+        if not self._is_frequent.get(block_id):
+            self._sketch.count(block_hash)
+            self._is_frequent[block_id] = True
 
     def keep(self, chain: Iterable[int]) -> None:
         """Put the blocks of a chain last; from a protected one on all are."""

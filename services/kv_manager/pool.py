@@ -32,6 +32,9 @@ class BlockState(Enum):
     CACHED = "cached"  # committed, held by none, findable
     QUARANTINED = "quarantined"  # its writer was lost and hasn't proved that it stopped
 
+    # Enum's own is Python code, and these are the keys of counts that every block's way changes.
+    __hash__ = object.__hash__
+
 
 class BlockPool:
     """

@@ -84,12 +84,16 @@ class PrefixIndex:
         """Return the longest known chain."""
         found: list[IndexedBlock] = []
         parent: Prefix = root
+        # A long prompt's hashes are most of what a lookup costs: no call more than they need.
+        hash_of, bucket_of = self._hasher.child, self._by_hash.get
         for tokens in blocks:
-            child = self.child(parent, tokens)
-            if child is None:
+            for each in bucket_of(hash_of(parent.block_hash, tokens), ()):
+                if each.tokens == tokens and each.parent == parent:
+                    break
+            else:
                 break
-            found.append(child)
-            parent = child
+            found.append(each)
+            parent = each
         return found
 
     def part(self, parent: Prefix, tokens: bytes) -> PartBlock | None:

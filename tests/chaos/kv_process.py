@@ -36,11 +36,11 @@ class Books(msgspec.Struct, frozen=True):
 def books_of(book: LeaseBook) -> Books:
     """Read the manager's books."""
     books = Books({}, {}, {}, {})
-    for quarantine in book._quarantines.values():
+    for quarantine in book.table.quarantines.values():
         books.quarantined.setdefault(quarantine.holder[0], []).extend(quarantine.block_ids)
-    for holder, block_ids in book._grants.items():
+    for holder, block_ids in book.grants._by_holder.items():
         books.granted.setdefault(holder[0], []).extend(block_ids)
-    for lease in book._leases.values():
+    for lease in book.table.leases.values():
         worker_id = lease.holder[0]
         books.leased.setdefault(worker_id, []).extend(lease.writable_ids)
         books.num_leases[worker_id] = books.num_leases.get(worker_id, 0) + 1
@@ -67,9 +67,9 @@ def _break_quarantine() -> None:
 
     def sweep_and_free(self: LeaseBook, now: float) -> dict[LeaseId, tuple[str, int]]:
         expired = sweep(self, now)
-        for quarantine in self._quarantines.values():
+        for quarantine in self.table.quarantines.values():
             self.pool.free(quarantine.block_ids)
-        self._quarantines.clear()
+        self.table.quarantines.clear()
         return cast("dict[LeaseId, tuple[str, int]]", expired)
 
     LeaseBook.sweep = sweep_and_free  # type: ignore[assignment, method-assign] # broken for a test

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from slipstream.shared.kv.arena import Arena, old_arenas
-from slipstream.shared.worker.model_source import open_layout
+from slipstream.shared.worker.model_source import open_model
 from tests.chaos import kv_process
 from tests.chaos.crowd import Crowd, gathered
 from tests.chaos.kv_process import BOOKS, Books
@@ -178,7 +178,7 @@ async def _host(url: str, directory: Path, *kv_options: str) -> AsyncIterator[Ho
         victims = [processes.start(name, name.partition("-")[0]) for name in names]
         await asyncio.to_thread(processes.wait_ready)
         (path,) = old_arenas(processes.arena_dir)
-        arena = Arena.open(path, await asyncio.to_thread(open_layout, processes.kv_config))
+        arena = Arena.open(path, (await asyncio.to_thread(open_model, processes.kv_config)).layout)
         async with gathered(url, _NUM_BLOCKS, _ANSWER_S) as (crowd, asking):
             yield Host(processes, asking, crowd, arena, victims)
         arena.close()
