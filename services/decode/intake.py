@@ -7,6 +7,7 @@ Adopt what was handed over, or lease blocks, and go on where earlier attempts st
 import time
 from collections.abc import Callable
 
+from slipstream.services.decode.pulls import RemotePulls
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.stopping import StopChecker
 from slipstream.services.decode.stream import TokenLog
@@ -78,18 +79,23 @@ def take_first_token(sequence: DecodeSequence) -> None:
     sequence.emit(SampledToken(token_id, hand_over.first_token_logprobs, sampler.is_complete))
 
 
+def is_near(job: DecodeJob, host: WorkerHost) -> bool:
+    """Tell whether a handed over sequence lies in this host's arena."""
+    hand_over = job.hand_over
+    assert hand_over is not None, "only a handed over sequence lies anywhere"
+    return hand_over.host_id == host.host_id and hand_over.arena_epoch == host.arena.epoch
+
+
 async def adopt(
     bus: Bus, host: WorkerHost, worker: tuple[WorkerId, int], sequence: DecodeSequence
 ) -> None:
     """
-    Take over a prefilled sequence: lease and blocks.
+    Take over a sequence that was prefilled on this host: lease and blocks.
 
-    Raises JobEndedError when the lease has ended or another host holds the blocks.
+    Raises JobEndedError when the lease has ended.
     """
     hand_over = sequence.job.hand_over
     assert hand_over is not None, "only a handed over sequence is adopted"
-    if hand_over.host_id != host.host_id or hand_over.arena_epoch != host.arena.epoch:
-        raise JobEndedError("kv_stale_epoch", "the sequence lies in another arena")
     message = Adopt(
         request_id=sequence.job.request_id,
         attempt=sequence.job.attempt,
@@ -106,15 +112,29 @@ async def adopt(
     if isinstance(answer, KvRefused):
         raise JobEndedError(f"kv_{answer.reason}", answer.message or "the lease can't be adopted")
     host.keeper.hold(answer.lease_id, asked_at, sequence.attempt, sequence.job.root_span)
-    _take_blocks(sequence, hand_over, host.model.layout.block_size)
-
-
-def _take_blocks(sequence: DecodeSequence, hand_over: HandOver, block_size: int) -> None:
     sequence.block_ids = list(hand_over.block_ids)
     sequence.generations = list(hand_over.generations)
+    _go_on(sequence, hand_over, host.model.layout.block_size)
+
+
+async def fetch(pulls: RemotePulls, sequence: DecodeSequence) -> None:
+    """
+    Take over a sequence that was prefilled on another host: copy its blocks into a lease here.
+
+    Raises JobEndedError when they can't be had.
+    """
+    hand_over = sequence.job.hand_over
+    assert hand_over is not None, "only a handed over sequence is fetched"
+    leased = await pulls.take(sequence.job, sequence.deadline, lambda: sequence.is_over)
+    sequence.take_lease(leased)
+    _go_on(sequence, hand_over, leased.block_size)
+
+
+def _go_on(sequence: DecodeSequence, hand_over: HandOver, block_size: int) -> None:
     sequence.num_computed_tokens = hand_over.num_computed_tokens
-    # The prefill worker has committed all whole blocks.
+    # All whole blocks have been committed.
     sequence.num_committed_tokens = sequence.num_whole_tokens(block_size)
+    sequence.num_prefill_tokens = 0
     sequence.note_cached(hand_over.num_cached_tokens)
     sequence.prefill_ms = hand_over.prefill_ms
 

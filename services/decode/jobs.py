@@ -12,8 +12,10 @@ from slipstream.services.decode import intake
 from slipstream.services.decode.commits import BlockCommits
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.echo import echoed_prompt
+from slipstream.services.decode.endings import DRAINING, error_code, is_answered
 from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.publisher import StreamPublisher
+from slipstream.services.decode.pulls import RemotePulls
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.steps import DecodeSteps
 from slipstream.services.decode.stopping import Ending
@@ -37,7 +39,6 @@ from slipstream.shared.worker.tombstones import Tombstones
 log = structlog.get_logger()
 
 _KEEP_S = 60.0
-_DRAINING = "worker_draining"
 
 
 class DecodeJobs:
@@ -65,6 +66,7 @@ class DecodeJobs:
         self._book = book
         self._worker = worker
         self._leasing = Leasing(bus, host, worker)
+        self.pulls = RemotePulls(bus, self._leasing, num_seats)
         self._num_seats = num_seats
         self._changed = changed
         self._metrics = metrics
@@ -100,13 +102,16 @@ class DecodeJobs:
         self._tombstones.add(attempt, time.monotonic())
         sequence = self._sequences.get(attempt)
         if sequence is None:
+            self.pulls.drop(attempt)
             phase: Phase = "ended" if self._past.has(attempt, time.monotonic()) else "unknown"
-            is_answered = self._answered.has(attempt, time.monotonic())
-            return Cancelled(request_id=message.request_id, phase=phase, was_ended_here=is_answered)
+            was_answered = self._answered.has(attempt, time.monotonic())
+            return Cancelled(
+                request_id=message.request_id, phase=phase, was_ended_here=was_answered
+            )
         if not sequence.is_over:
             sequence.cancel_reason = message.reason
         return Cancelled(
-            request_id=message.request_id, phase="decoding", was_ended_here=_is_answered(sequence)
+            request_id=message.request_id, phase="decoding", was_ended_here=is_answered(sequence)
         )
 
     def progress(self, sequence: DecodeSequence) -> None:
@@ -148,7 +153,7 @@ class DecodeJobs:
         self.is_draining = True
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=timeout_s)
-        self.fail_all(_DRAINING, "the decode worker is shutting down")
+        self.fail_all(DRAINING, "the decode worker is shutting down")
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=1.0)
 
@@ -203,13 +208,19 @@ class DecodeJobs:
 
     async def _start(self, sequence: DecodeSequence) -> None:
         if sequence.job.hand_over is not None:
-            await intake.adopt(self._bus, self._host, self._worker, sequence)
+            await self._take_over(sequence)
             await intake.restore(self._host.samplers, sequence)
             intake.take_first_token(sequence)
             self.progress(sequence)
         else:
             await intake.restore(self._host.samplers, sequence)
             await self._lease(sequence)
+
+    async def _take_over(self, sequence: DecodeSequence) -> None:
+        if intake.is_near(sequence.job, self._host):
+            await intake.adopt(self._bus, self._host, self._worker, sequence)
+        else:
+            await intake.fetch(self.pulls, sequence)
 
     async def _commit(self, sequence: DecodeSequence) -> None:
         assert self.steps is not None, "wired before the first job"
@@ -242,7 +253,7 @@ class DecodeJobs:
         )
         now = time.monotonic()
         self._past.add(sequence.attempt, now)
-        if _is_answered(sequence):
+        if is_answered(sequence):
             self._answered.add(sequence.attempt, now)
         if sequence.cancel_reason == REPLACED:
             sequence.ending = None  # also if the last step brought one: the scheduler goes on
@@ -298,11 +309,11 @@ class DecodeJobs:
 
     async def _fail(self, sequence: DecodeSequence, bound: Any) -> None:
         # Any: structlog's bound logger
-        was_answered = _is_answered(sequence)
+        was_answered = is_answered(sequence)
         error = sequence.error
         if sequence.cancel_reason is not None or error is None:
             error = JobEndedError(REPLACED, "another attempt goes on with the request")
-        code = _code(error)
+        code = error_code(error)
         message = str(error) if isinstance(error, SlipstreamError) else type(error).__name__
         if was_answered:
             failed = Failed(
@@ -373,23 +384,3 @@ class DecodeJobs:
                 attempt=sequence.job.attempt,
                 error=str(error) or type(error).__name__,
             )
-
-
-def _is_answered(sequence: DecodeSequence) -> bool:
-    """
-    Tell whether the client of a sequence that is over gets its ending from here.
-
-    While the client has seen nothing another attempt may serve the request: then the scheduler
-    decides. A stream that has begun is ours to end, unless the scheduler took it away. So is all
-    that a stopping worker has begun, for the scheduler may be stopping too.
-    """
-    if sequence.cancel_reason is not None or sequence.ending is not None:
-        return sequence.cancel_reason != REPLACED
-    code = _code(sequence.error)
-    has_begun = bool(sequence.log.token_ids or sequence.job.output_token_ids)
-    is_shown = has_begun and (sequence.job.reply.is_streamed or code == _DRAINING)
-    return is_shown or code == "deadline_exceeded"
-
-
-def _code(error: Exception | None) -> str:
-    return error.code if isinstance(error, SlipstreamError) else "internal_error"

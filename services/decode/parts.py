@@ -37,6 +37,7 @@ class DecodeParts:
 
     async def close(self) -> None:
         """Give everything back."""
+        await self.jobs.pulls.close()
         await self.token_bus.close()
         await self.host.close()
 

@@ -13,7 +13,7 @@ from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import Cancel, Resume
 from slipstream.shared.messages.jobs import DecodeJob
-from slipstream.shared.messages.kv import Reclaim
+from slipstream.shared.messages.kv import Prefilled, Reclaim
 from slipstream.shared.messages.reports import ReportRequest, WorkerReport
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.meter import Meter
@@ -85,6 +85,8 @@ class DecodeService:
                 return self._parts.jobs.cancel(message)
             case Resume():
                 return await self._parts.publisher.resume(message)
+            case Prefilled():
+                return self._parts.jobs.pulls.prefilled(message)
             case Reclaim():
                 return self._parts.steps.reclaim(message)
             case ReportRequest():

@@ -1,5 +1,6 @@
-"""Give a prefilled sequence to its decode worker: block table and lease, no KV bytes."""
+"""Give a prefilled sequence to its decode worker: by block table and lease, never by value."""
 
+import contextlib
 import time
 
 import msgspec
@@ -8,10 +9,12 @@ from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import DECODE
-from slipstream.shared.errors import DeadlineExceededError
+from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
 from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.common import Accepted, Rejected
 from slipstream.shared.messages.jobs import DecodeJob, HandOver, PrefillJob, SequenceJob
+from slipstream.shared.messages.kv import BlockOrigin, Blocks, Prefilled
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import inject
@@ -49,7 +52,48 @@ def decode_job(
             num_cached_tokens=leased.num_cached_tokens,
             num_chunks=sequence.num_chunks,
             prefill_ms=(time.monotonic() - sequence.started_at) * 1000,
+            origin=None if is_near(job, host) else _origin(sequence, host, worker_id),
         ),
+    )
+
+
+def is_near(job: PrefillJob, host: WorkerHost) -> bool:
+    """Tell whether the decode worker maps the same arena."""
+    return job.decode_host_id == host.host_id
+
+
+async def tell_ahead(
+    bus: Bus, sequence: PrefillSequence, host: WorkerHost, worker_id: WorkerId
+) -> None:
+    """Tell a decode worker of another host what it can fetch already. Lost, it costs time only."""
+    job, leased = sequence.job, sequence.leased
+    message = Prefilled(
+        request_id=job.request_id,
+        attempt=job.attempt,
+        deadline_ms=job.deadline_ms,
+        origin=_origin(sequence, host, worker_id),
+        blocks=Blocks(PackedInts(leased.block_ids), PackedInts(leased.generations)),
+        num_tokens=sequence.num_committed_tokens,
+        token_ids=PackedInts(sequence.token_ids),
+        cache_salt=job.cache_salt,
+        adapter=job.adapter,
+        priority=job.priority,
+        elapsed_ms=job.elapsed_ms,
+    )
+    subject = DECODE.subject(worker_id=job.decode_worker_id)
+    with contextlib.suppress(SlipstreamError):
+        await bus.publish(subject, encode(message))
+
+
+def _origin(sequence: PrefillSequence, host: WorkerHost, worker_id: WorkerId) -> BlockOrigin:
+    return BlockOrigin(
+        host_id=host.host_id,
+        arena_epoch=host.arena.epoch,
+        lease_id=sequence.leased.lease_id,
+        worker_id=worker_id,
+        layout=host.model.layout.fingerprint,
+        model_fingerprint=host.model.fingerprint,
+        addresses=host.link.welcome.transfer_addresses,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from slipstream.services.prefill.hand_over import decode_job, hand_over
+from slipstream.services.prefill.hand_over import decode_job, hand_over, is_near, tell_ahead
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.services.prefill.steps import PrefillSteps
 from slipstream.shared.bus.bus import Bus
@@ -235,6 +235,8 @@ class PrefillJobs:
             sequence.num_committed_tokens = num_whole
             leased.take(more)
             self._steps.wake()
+            if num_whole > first and not is_near(sequence.job, self._host):
+                await tell_ahead(self._bus, sequence, self._host, self._worker_id)
 
 
 def _translated(error: Exception) -> Exception:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import structlog
 
 from slipstream.shared.bus.bus import Bus
@@ -14,7 +15,7 @@ from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.jobs import SequenceJob
-from slipstream.shared.messages.kv import KvRefused, Lease, Leased, Match, Release
+from slipstream.shared.messages.kv import KvRefused, Lease, Leased, Match, Prefilled, Release
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.logging import request_fields
@@ -78,8 +79,28 @@ class Leasing:
         gate.update(attempt, len(token_ids) - blocks.num_cached_tokens)
         return blocks
 
-    def _message(self, job: SequenceJob, token_ids: Sequence[int]) -> Lease:
+    async def lease_to_fill(self, prefilled: Prefilled) -> LeasedBlocks | None:
+        """
+        Lease all blocks of a sequence that is computed on another host, or None without enough.
+
+        Nobody computes there, so it is nobody's turn. Raises JobEndedError when it can never fit.
+        """
+        asked_at = time.monotonic()
+        message = self._message(prefilled, prefilled.token_ids)
+        message = msgspec.structs.replace(message, num_first_blocks=None, is_patient=False)
+        answer: Leased | KvRefused = await call_kv(self.bus, self.host.host_id, message)
+        if isinstance(answer, KvRefused):
+            if answer.reason != "no_blocks":
+                raise JobEndedError(f"kv_{answer.reason}", answer.message)
+            return None
+        attempt = (prefilled.request_id, prefilled.attempt)
+        self.host.keeper.hold(answer.lease_id, asked_at, attempt)
+        return LeasedBlocks.of(answer, self.host.model.layout.block_size)
+
+    def _message(self, job: SequenceJob | Prefilled, token_ids: Sequence[int]) -> Lease:
         model = self.host.model
+        # A cached prefix has no logits: what its tokens' logprobs are would be left out.
+        is_scored = isinstance(job, SequenceJob) and job.sampling.num_prompt_logprobs is not None
         return Lease(
             request_id=job.request_id,
             attempt=job.attempt,
@@ -88,8 +109,7 @@ class Leasing:
             num_blocks=model.layout.num_blocks_for(len(token_ids)),
             num_first_blocks=model.layout.num_blocks_for(self.host.num_tokens_ahead),
             layout=model.layout.fingerprint,
-            # A cached prefix has no logits: what its tokens' logprobs are would be left out.
-            token_ids=PackedInts(token_ids if job.sampling.num_prompt_logprobs is None else ()),
+            token_ids=PackedInts(() if is_scored else token_ids),
             cache_salt=job.cache_salt,
             adapter=job.adapter,
             model_fingerprint=model.fingerprint,

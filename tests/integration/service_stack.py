@@ -80,8 +80,8 @@ class ServiceStack:
             await self.add(role)
         return self
 
-    async def add(self, role: str) -> Process:
-        """Start one more service."""
+    async def add(self, role: str, host: str = "kv") -> Process:
+        """Start one more service, on the host whose arena lies in a directory of that name."""
         make, config_class = _SERVICES[role]
         options: dict[str, Any] = {  # Any: as above
             "nats_url": self._nats_url,
@@ -92,7 +92,7 @@ class ServiceStack:
             "drain_s": 1.0,
         }
         if role in _ROLES_WITH_ARENA:
-            options["arena_dir"] = self._directory / "kv"
+            options["arena_dir"] = self._directory / host
         if role == "kv":
             options["num_blocks"] = NUM_BLOCKS
         options |= self._settings.get("every", {}) | self._settings.get(role, {})
