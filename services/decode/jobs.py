@@ -22,7 +22,14 @@ from slipstream.services.decode.stopping import Ending
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import LeaseId, WorkerId
-from slipstream.shared.messages.common import Accepted, Failed, Phase, Rejected, RejectionReason
+from slipstream.shared.messages.common import (
+    Accepted,
+    Failed,
+    Phase,
+    Rejected,
+    RejectionReason,
+    Timings,
+)
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.jobs import DecodeJob
 from slipstream.shared.model.detokenizer import Vocabulary
@@ -121,7 +128,7 @@ class DecodeJobs:
         self._book.emit(sequence.attempt, fresh)
         self._metrics.emitted(len(fresh))
         if fresh and not num_booked:
-            self._metrics.began(sequence.usage(), sequence.log.timings(sequence.prefill_ms))
+            self._metrics.began(sequence.usage(), _timings(sequence))
         num_left = sequence.num_prefill_tokens - sequence.num_computed_tokens
         if num_left > 0 and not sequence.is_over:
             self._host.gate.update(sequence.attempt, num_left)
@@ -217,10 +224,12 @@ class DecodeJobs:
             await self._lease(sequence)
 
     async def _take_over(self, sequence: DecodeSequence) -> None:
+        started = time.perf_counter()
         if intake.is_near(sequence.job, self._host):
             await intake.adopt(self._bus, self._host, self._worker, sequence)
         else:
             await intake.fetch(self.pulls, sequence)
+        sequence.hand_over_ms = (time.perf_counter() - started) * 1000
 
     async def _commit(self, sequence: DecodeSequence) -> None:
         assert self.steps is not None, "wired before the first job"
@@ -284,7 +293,7 @@ class DecodeJobs:
     async def _finish(self, sequence: DecodeSequence, ending: Ending, bound: Any) -> None:
         # Any: structlog's bound logger
         usage = sequence.usage()
-        timings = sequence.log.timings(sequence.prefill_ms)
+        timings = _timings(sequence)
         prompt = None
         if sequence.job.sampling.wants_prompt:
             prompt = await asyncio.to_thread(echoed_prompt, sequence, self._vocabulary)
@@ -384,3 +393,7 @@ class DecodeJobs:
                 attempt=sequence.job.attempt,
                 error=str(error) or type(error).__name__,
             )
+
+
+def _timings(sequence: DecodeSequence) -> Timings:
+    return sequence.log.timings(sequence.prefill_ms, sequence.hand_over_ms)

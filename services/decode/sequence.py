@@ -81,6 +81,7 @@ class DecodeSequence:
     num_chunks: int = 0  # of a prompt computed here: none of one that was handed over
     num_cached_tokens: int = 0  # of the prompt, when this attempt began
     prefill_ms: float = 0.0
+    hand_over_ms: float = 0.0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # from the second token on
     drafts: DraftCounts = field(default_factory=DraftCounts)
     ending: Ending | None = None

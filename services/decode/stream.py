@@ -82,7 +82,7 @@ class TokenLog:
         """Return a frame that says only that the stream lives."""
         return self.frame_from(self.num_sent, self.num_characters_sent)
 
-    def timings(self, prefill_ms: float) -> Timings:
+    def timings(self, prefill_ms: float, hand_over_ms: float = 0.0) -> Timings:
         """Return the times so far, counted from the request's arrival at the scheduler."""
         now = time.monotonic()
         first_at = self.first_token_at or now
@@ -90,6 +90,7 @@ class TokenLog:
         return Timings(
             queue_ms=self.job.queue_ms,
             prefill_ms=prefill_ms,
+            hand_over_ms=hand_over_ms,
             ttft_ms=self._since_arrival(first_at),
             tpot_ms=(now - first_at) * 1000 / num_later if num_later > 0 else None,
             total_ms=self._since_arrival(now),

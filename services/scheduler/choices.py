@@ -92,6 +92,7 @@ def _joined_timings(timings: Sequence[Timings]) -> Timings:
     return Timings(
         queue_ms=min(each.queue_ms for each in timings),
         prefill_ms=max(each.prefill_ms for each in timings),
+        hand_over_ms=max(each.hand_over_ms for each in timings),
         ttft_ms=min(each.ttft_ms for each in timings),
         tpot_ms=max(slowest, default=None),
         total_ms=max(each.total_ms for each in timings),

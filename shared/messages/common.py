@@ -89,6 +89,7 @@ class Timings(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
+    hand_over_ms: float = 0.0  # until a prefilled sequence's KV was the decode worker's own
     ttft_ms: float = 0.0  # time to first token
     tpot_ms: float | None = None  # time per output token after the first; None for a single one
     total_ms: float = 0.0

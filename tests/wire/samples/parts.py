@@ -52,7 +52,14 @@ USAGE = Usage(
     num_steps=4,
     num_preemptions=1,
 )
-TIMINGS = Timings(queue_ms=0.5, prefill_ms=12.25, ttft_ms=15.5, tpot_ms=4.125, total_ms=60.0)
+TIMINGS = Timings(
+    queue_ms=0.5,
+    prefill_ms=12.25,
+    hand_over_ms=0.75,
+    ttft_ms=15.5,
+    tpot_ms=4.125,
+    total_ms=60.0,
+)
 SMALL_USAGE = Usage(num_prompt_tokens=12, num_output_tokens=3)
 ATTEMPT: dict[str, Any] = {"request_id": REQUEST, "attempt": 2}
 ENVELOPE: dict[str, Any] = {**ATTEMPT, "scheduler_epoch": 41, "deadline_ms": 29_500}
