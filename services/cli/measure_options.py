@@ -60,6 +60,27 @@ class EngineBenchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrefixBenchOptions:
+    """Which prompts, and how their KV travels."""
+
+    model: ModelName = DEFAULT_MODEL
+    weight_format: Annotated[
+        str, typer.Option("--format", help="Format of the weights: auto, float32, int8 or int4.")
+    ] = "auto"
+    prompts: Annotated[str, typer.Option(help="Prompt lengths in tokens, with commas.")] = (
+        "128,512,1500"
+    )
+    planes: Annotated[
+        str, typer.Option(help="How hand-overs travel: shared_memory, tcp, nats, with commas.")
+    ] = "shared_memory,tcp,nats"
+    rounds: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 9
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write figures and intervals to this file, too.")
+    ] = None
+    cache_dir: CacheDir = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RooflineOptions:
     """The model, the machine, and the steps."""
 
