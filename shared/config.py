@@ -163,6 +163,8 @@ class KvConfig(ServiceConfig):
     num_blocks: int | None = None  # instead of memory_bytes; a handful is legal in tests
     lease_ms: int = 30_000
     is_prefix_cache_on: bool = True
+    spill_bytes: int = 0  # of evicted blocks kept in a file; 0: none
+    spill_dir: Path | None = None
     # How blocks travel to and from other hosts, the preferred first: tcp, nats; empty: not at all.
     transfer_planes: str = "tcp"
     transfer_listen: str = "127.0.0.1:0"  # host:port; port 0 is any free one
@@ -174,6 +176,11 @@ class KvConfig(ServiceConfig):
         super().__post_init__()
         check_hash_bits(self.block_hash_bits, is_test_mode=self.is_test_mode)
         _check_range("lease_ms", self.lease_ms, 100, 600_000)
+        _check_range("spill_bytes", self.spill_bytes, 0, 2**50)
+        if self.spill_bytes and self.spill_dir is None:
+            raise ConfigurationError(
+                "--spill-bytes needs --spill-dir: a directory on a disk, not in memory"
+            )
         self._check_transfer()
         if self.num_blocks is not None:
             _check_range("num_blocks", self.num_blocks, 2, 2**31)

@@ -76,6 +76,8 @@ SETTINGS = {
         "Keep the KV of ended requests for those that begin alike.", name="prefix_cache"
     ),
     "eviction": Setting("What goes when room is wanted: filtered (asked for once first), or lru."),
+    "spill_bytes": Setting("Keep evicted KV in a file of this size (20GiB); 0: don't."),
+    "spill_dir": Setting("Where that file lies: a directory on a disk."),
     "transfer_planes": Setting("How KV travels between hosts: tcp, nats, both (best first)."),
     "transfer_listen": Setting("HOST:PORT on which KV is given to other hosts over TCP."),
     "transfer_advertise": Setting("HOST:PORT where they reach it, if that is another one."),
@@ -86,6 +88,8 @@ SETTINGS = {
 }
 
 _FAKE = "fake_"
+# Fields that are sizes, and those that say where: a size may be a share of the file system there.
+_SIZES = {"memory_bytes": "arena_dir", "spill_bytes": "spill_dir"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def options_of(config_class: type[ServiceConfig]) -> list[Option]:
                 Option(f"{_FAKE}{inner.name}", float, inner.default)
                 for inner in dataclasses.fields(FakeEngineConfig)
             ]
-        elif field.name == "memory_bytes":
+        elif field.name in _SIZES:
             found.append(Option(field.name, str, _mebibytes(field.default)))
         elif field.name == "cache_dir":
             # The default is looked up when it is needed: it depends on the user.
@@ -146,8 +150,9 @@ def build(config_class: type[ConfigT], values: dict[str, Any]) -> ConfigT:
         if name.startswith(_FAKE)
     }
     values["cache_dir"] = resolve_cache_dir(values["cache_dir"])
-    if "memory_bytes" in values:
-        values["memory_bytes"] = parse_size(values["memory_bytes"], values["arena_dir"])
+    for name, place in _SIZES.items():
+        if name in values:
+            values[name] = parse_size(values[name], values[place] or Path())
     return config_class(fake=FakeEngineConfig(**fake), **values)
 
 

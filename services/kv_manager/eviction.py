@@ -5,6 +5,7 @@ Every order keeps one promise: a block goes before the ones that it comes after.
 user, who adds a sequence's last block first and then keeps the whole chain.
 """
 
+import heapq
 import math
 import struct
 from collections import OrderedDict
@@ -134,8 +135,10 @@ class FilteredOrder:
         return len(self._probation) + len(self._protected) + len(self._demoted)
 
     def __iter__(self) -> Iterator[int]:
-        unprotected = self._probation | self._demoted
-        yield from sorted(unprotected, key=unprotected.__getitem__)
+        unprotected = heapq.merge(
+            self._probation.items(), self._demoted.items(), key=lambda item: item[1]
+        )
+        yield from (block_id for block_id, _ in unprotected)
         yield from self._protected
 
     @property

@@ -16,6 +16,8 @@ from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.services.kv_manager.pulls import PullBook
+from slipstream.services.kv_manager.second_tier import SecondTier
+from slipstream.services.kv_manager.spill_file import SpillFile
 from slipstream.services.kv_manager.transfers import Transfers
 from slipstream.services.kv_manager.verbs import KvVerbs
 from slipstream.services.kv_manager.waits import LeaseWaits
@@ -27,7 +29,7 @@ from slipstream.shared.kv.block_hash import BlockHasher
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.kv.transfer.plane import PlaneIdentity
 from slipstream.shared.messages.common import Message
-from slipstream.shared.messages.kv import ArenaWelcome, KvRequest, Match, Pull
+from slipstream.shared.messages.kv import ArenaWelcome, Commit, KvRequest, Lease, Match, Pull
 from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.reporter import new_epoch
 
@@ -59,6 +61,7 @@ class Host:
         identity = PlaneIdentity(
             self.host_id, self.epoch, layout.fingerprint, model.fingerprint, layout.block_bytes
         )
+        self.tier: SecondTier | None = None
         self.transfers = Transfers(arena, identity, PullBook(self.book.table, pool))
         self._lock = lock
         self._config = config
@@ -89,6 +92,10 @@ class Host:
 
     async def _start(self) -> None:
         config = self._config
+        if config.spill_dir is not None and config.spill_bytes:
+            file = SpillFile(config.spill_dir, self.layout.block_bytes, config.spill_bytes)
+            hasher = BlockHasher(config.block_hash_bits)
+            self.tier = SecondTier(self.book, self.arena, file, hasher)
         try:
             await self.transfers.start(config)
         except OSError as error:
@@ -113,9 +120,19 @@ class Host:
         """Serve one message; most at once, some take their time."""
         if isinstance(message, Match) and message.wait_ms > 0:
             await self._wait_for_more(message)
+        if self.tier is not None:
+            await self._ask_tier(self.tier, message)
         if isinstance(message, Pull) and message.origin.layout == self.layout.fingerprint:
             return await self.transfers.pull(message)
         return self.verbs.answer(message, time.monotonic())
+
+    async def _ask_tier(self, tier: SecondTier, message: KvRequest) -> None:
+        if isinstance(message, Commit):
+            tier.saw_commit(message, time.monotonic())
+        elif isinstance(message, Lease) and message.layout == self.layout.fingerprint:
+            known = self.book.table.of_attempt((message.request_id, message.attempt))
+            if known is None:
+                await tier.restore(message)
 
     async def _wait_for_more(self, match: Match) -> None:
         """Wait as long as a match allows for a prefix that somebody is computing to get longer."""
@@ -138,6 +155,8 @@ class Host:
         if self._links is not None:
             await self._links.stop()
         await self.transfers.stop()
+        if self.tier is not None:
+            self.tier.close()
         self.arena.remove()
         self.arena.close()
         os.close(self._lock)

@@ -132,7 +132,7 @@ class LeaseBook:
             num_cached_tokens=cached.num_tokens(self.block_size), num_pending_tokens=num_pending
         )
 
-    def awaited(self, message: Match, now: float) -> LeaseId | None:
+    def awaited(self, message: Lease | Match, now: float) -> LeaseId | None:
         """Return the lease that is computing what these tokens lack, if any is."""
         cached = self.prefixes.find(message)
         writer = self._writer(cached, message.token_ids.to_bytes(), now)

@@ -2,9 +2,19 @@
 
 import time
 
+from slipstream.services.kv_manager.host import Host
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.meter import Meter
+
+
+def watch_host(meter: Meter, host: Host) -> None:
+    """Have everything of a host read when somebody asks."""
+    watch_book(meter, host.book)
+    tier = host.tier
+    if tier is not None:
+        meter.watch(names.METRIC_KV_SPILLED_BLOCKS, lambda: {(): len(tier.spilled)})
+        meter.watch(names.METRIC_KV_RESTORED_BLOCKS, lambda: {(): tier.num_restored_blocks})
 
 
 def watch_book(meter: Meter, book: LeaseBook) -> None:
@@ -14,6 +24,7 @@ def watch_book(meter: Meter, book: LeaseBook) -> None:
         names.METRIC_KV_BLOCKS,
         lambda: {(state.value,): number for state, number in pool.counts().items()},
     )
+    meter.watch(names.METRIC_KV_RESERVED_BLOCKS, lambda: {(): pool.num_reserved})
     meter.watch(names.METRIC_KV_POOL_BLOCKS, lambda: {(): pool.num_blocks})
     prefixes = book.prefixes
     meter.watch(names.METRIC_KV_LOOKUPS, lambda: {(): prefixes.num_lookups})

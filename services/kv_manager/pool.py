@@ -1,7 +1,7 @@
 """The blocks of one host: each in exactly one state, each reuse under a new generation."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
 from typing import Protocol
@@ -145,6 +145,10 @@ class BlockPool:
             if self._ref_counts[block_id] == 0:
                 self._cache_or_free(block_id)
         self._keep_ancestors(block_ids)
+
+    def victims(self) -> Iterator[int]:
+        """Yield the cached blocks in the order in which they will be evicted."""
+        return iter(self._cached)
 
     def blocks(self, block_ids: Sequence[int]) -> Blocks:
         """Return the ids with their generations."""

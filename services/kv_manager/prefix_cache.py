@@ -1,10 +1,16 @@
 """What leases and commits mean to the prefix index."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from slipstream.services.kv_manager.prefix_index import IndexedBlock, PartBlock, Prefix, PrefixIndex
+from slipstream.services.kv_manager.prefix_index import (
+    IndexedBlock,
+    PartBlock,
+    Prefix,
+    PrefixIndex,
+    PrefixRoot,
+)
 from slipstream.shared.kv.block_hash import PrefixKeys, full_blocks
 from slipstream.shared.messages.kv import Commit, Lease, Match
 
@@ -54,7 +60,22 @@ class PrefixCache:
         """
         if not self._is_on:
             return CachedPrefix([], None)
-        root = self.index.root(
+        root = self._root(message)
+        found = self.index.find(root, self._wanted(message))
+        end = found[-1] if found else root
+        first = len(found) * self._block_size
+        rest = message.token_ids[first : min(len(message.token_ids) - 1, first + self._block_size)]
+        part = self.index.part(end, rest.to_bytes())
+        if part is not None and part.num_tokens * _MIN_PART < self._block_size:
+            part = None
+        return CachedPrefix(found, end, part)
+
+    def chain_in(self, index: PrefixIndex, message: Lease | Match) -> list[IndexedBlock]:
+        """Return the longest prefix of a sequence that another index knows."""
+        return index.find(self._root(message), self._wanted(message)) if self._is_on else []
+
+    def _root(self, message: Lease | Match) -> PrefixRoot:
+        return self.index.root(
             PrefixKeys(
                 layout=message.layout,
                 model=message.model_fingerprint,
@@ -63,18 +84,12 @@ class PrefixCache:
                 adapter=message.adapter,
             )
         )
+
+    def _wanted(self, message: Lease | Match) -> Iterator[bytes]:
         num_blocks = max(0, len(message.token_ids) - 1) // self._block_size
         if isinstance(message, Lease):
             num_blocks = min(num_blocks, max(0, message.num_blocks))
-        wanted = islice(full_blocks(message.token_ids, self._block_size), num_blocks)
-        found = self.index.find(root, wanted)
-        end = found[-1] if found else root
-        first = len(found) * self._block_size
-        rest = message.token_ids[first : min(len(message.token_ids) - 1, first + self._block_size)]
-        part = self.index.part(end, rest.to_bytes())
-        if part is not None and part.num_tokens * _MIN_PART < self._block_size:
-            part = None
-        return CachedPrefix(found, end, part)
+        return islice(full_blocks(message.token_ids, self._block_size), num_blocks)
 
     def count(self, message: Lease, cached: CachedPrefix) -> None:
         """Count what a lease that was given found."""

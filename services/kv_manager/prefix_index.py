@@ -152,6 +152,15 @@ class PrefixIndex:
         """Return the hash of a block's content and all before it."""
         return self._by_block[block_id].block_hash
 
+    def chain(self, block_id: int) -> list[IndexedBlock]:
+        """Return a block and all before it, the first one first."""
+        block: Prefix = self._by_block[block_id]
+        found = []
+        while isinstance(block, IndexedBlock):
+            found.append(block)
+            block = block.parent
+        return found[::-1]
+
     def ancestors(self, block_id: int) -> Iterator[int]:
         """Yield the blocks before one, from its parent to the first."""
         parent = self._by_block[block_id].parent

@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from slipstream.services.kv_manager.host import Host
-from slipstream.services.kv_manager.metrics import watch_book
+from slipstream.services.kv_manager.metrics import watch_host
 from slipstream.services.kv_manager.reclaimer import Reclaimer
 from slipstream.services.kv_manager.verbs import num_blocks_of
 from slipstream.shared.bus.bus import Bus, Incoming
@@ -49,7 +49,7 @@ class KvService:
         """Make the arena, let workers in, listen."""
         self.host = await Host.open(self._config)
         host = self.host
-        watch_book(self._meter, host.book)
+        watch_host(self._meter, host)
         for verb in MANAGER_VERBS:
             await serve(self._bus, KV.subject(host_id=host.host_id, verb=verb), KV, self._answer)
         record = WorkerRecord(
@@ -65,7 +65,9 @@ class KvService:
         pool = host.book.pool
         self._reporter = Reporter(self._bus, record, ReportBook(), lambda: pool.num_available)
         await self._reporter.start()
-        loops = (host.sweep_loop(), Reclaimer(self._bus, host.book).run())
+        loops = [host.sweep_loop(), Reclaimer(self._bus, host.book).run()]
+        if host.tier is not None:
+            loops.append(host.tier.spill_loop())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def wait(self) -> None:

@@ -299,6 +299,24 @@ METRIC_KV_EVICTED_BLOCKS: Final = Metric(
     "blocks",
     "Blocks that can be found no more, for want of room.",
 )
+METRIC_KV_RESERVED_BLOCKS: Final = Metric(
+    "gauge",
+    "slipstream_kv_reserved_blocks",
+    "blocks",
+    "Free or cached blocks that are promised to prompts being computed.",
+)
+METRIC_KV_SPILLED_BLOCKS: Final = Metric(
+    "gauge",
+    "slipstream_kv_spilled_blocks",
+    "blocks",
+    "Blocks in the file of the second tier.",
+)
+METRIC_KV_RESTORED_BLOCKS: Final = Metric(
+    "counter",
+    "slipstream_kv_restored_blocks_total",
+    "blocks",
+    "Blocks that came back from the file of the second tier.",
+)
 METRIC_KV_LEASES: Final = Metric("gauge", "slipstream_kv_leases", "leases", "Leases alive.")
 METRIC_KV_LEASE_AGE: Final = Metric(
     "gauge",
