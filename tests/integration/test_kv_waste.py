@@ -1,4 +1,4 @@
-"""While requests wait for blocks, the pool holds what running sequences use, and next to no slack."""
+"""While requests wait for blocks, the pool holds what running sequences use, and little else."""
 
 import asyncio
 import random
@@ -91,6 +91,5 @@ async def test_blocks_hold_what_is_used_while_requests_wait_for_them(
     used = statistics.mean(each.used for each in waiting)
     slack = statistics.mean(each.slack for each in waiting)
     record_property("used and slack", (used, slack, len(waiting)))
-    print(f"used {used:.4f}, slack {slack:.4f}, {len(waiting)} samples")
     assert used >= 0.95
     assert slack <= 0.05
