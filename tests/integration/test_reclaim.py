@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from slipstream.shared.config import FakeEngineConfig
 from slipstream.shared.messages.generate import Completion
 from slipstream.shared.model.tokenizer import Tokenizer
 
@@ -38,7 +39,10 @@ async def test_workers_that_are_all_short_of_blocks_give_way_to_each_other(
 
 async def test_idle_blocks_of_one_worker_serve_another(start: Start, client: Client) -> None:
     """A worker that hoards: what it doesn't use comes back while a prompt waits."""
-    stack = await start(kv={"num_blocks": 24}, decode={"num_granted_blocks": 2})
+    slow = FakeEngineConfig(step_ms=5)
+    stack = await start(
+        kv={"num_blocks": 24}, decode={"num_granted_blocks": 2, "fake": slow, "speculation": "off"}
+    )
     decode = stack.one("decode")._parts
     hoard = asyncio.create_task(client.ask("Hold", max_tokens=300, ignore_eos=True))
     await until(lambda: decode.grants.num_blocks > 0)
@@ -49,5 +53,6 @@ async def test_idle_blocks_of_one_worker_serve_another(start: Start, client: Cli
     answer = await client.ask("x" * 500, max_tokens=4, ignore_eos=True, deadline_ms=5000)
 
     assert isinstance(answer, Completion), answer
+    assert not hoard.done(), "it was served beside the one that hoards"
     assert isinstance(await hoard, Completion)
     await until_empty(stack)
