@@ -8,13 +8,26 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
 )
 
+from slipstream.services.kv_manager.pulls import PullBook
 from slipstream.services.kv_manager.records import Holder
 from slipstream.shared.config import Eviction
-from slipstream.shared.ids import LeaseId, RequestId, WorkerId
-from slipstream.shared.messages.kv import Adopt, Blocks, Commit, Grant, KvRefused, Lease, Release
+from slipstream.shared.ids import HostId, LeaseId, RequestId, WorkerId
+from slipstream.shared.messages.kv import (
+    Adopt,
+    BlockOrigin,
+    Blocks,
+    Commit,
+    Grant,
+    KvRefused,
+    Lease,
+    Pull,
+    Release,
+)
+from slipstream.shared.messages.packed import PackedInts
 
 from .lease_messages import A, B, make_book, release, renew
 
@@ -37,6 +50,8 @@ class Interleavings(RuleBasedStateMachine):
         self.newest: dict[int, int] = {}
         self.known_leases: set[LeaseId] = set()
         self.quarantined: dict[LeaseId, Holder] = {}
+        self.pulls = PullBook(self.book.table, self.book.pool)
+        self.pulling: list[tuple[LeaseId, list[int]]] = []
 
     def hand_out(self, blocks: Blocks) -> None:
         for block_id, generation in zip(blocks.block_ids, blocks.generations, strict=True):
@@ -139,6 +154,45 @@ class Interleavings(RuleBasedStateMachine):
         message = Release(request_id=request, attempt=1, is_tombstone=True)
         self.book.release(message, self.now)
 
+    @rule(lease_id=lease_ids, holder=holders, first=st.integers(0, 4), num_blocks=st.integers(0, 4))
+    def begin_pull(self, lease_id: LeaseId, holder: Holder, first: int, num_blocks: int) -> None:
+        """A transfer from another host begins to write into a lease's blocks."""
+        message = Pull(
+            request_id=RequestId("r"),
+            attempt=1,
+            lease_id=lease_id,
+            worker_id=holder[0],
+            origin=BlockOrigin(
+                host_id=HostId("far"),
+                arena_epoch=1,
+                lease_id=LeaseId("f"),
+                worker_id=A[0],
+                layout="",
+            ),
+            source=Blocks(PackedInts([1] * num_blocks), PackedInts([1] * num_blocks)),
+            first_block_idx=first,
+        )
+        block_ids = self.pulls.begin(message)
+        if not isinstance(block_ids, KvRefused):
+            self.pulling.append((lease_id, block_ids))
+
+    @precondition(lambda self: bool(self.pulling))
+    @rule(pick=st.integers(0, 9))
+    def end_pull(self, pick: int) -> None:
+        lease_id, _ = self.pulling.pop(pick % len(self.pulling))
+        self.pulls.end(lease_id)
+        assert self.quarantined.keys() - self.book.table.quarantines.keys() <= {lease_id}
+
+    @invariant()
+    def what_is_being_pulled_is_nobody_elses(self) -> None:
+        """Whatever became of the lease: until the transfer has ended, its blocks stay its own."""
+        for lease_id, block_ids in getattr(self, "pulling", []):
+            table = self.book.table
+            held = table.leases.get(lease_id)
+            own = held.writable_ids if held is not None else []
+            quarantine = table.quarantines.get(lease_id)
+            assert set(block_ids) <= {*own, *(quarantine.block_ids if quarantine else [])}
+
     @rule(seconds=st.sampled_from([1.0, 20.0, 40.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -157,11 +211,7 @@ class Interleavings(RuleBasedStateMachine):
         book = self.book
         self.quarantined = {each: it.holder for each, it in book.table.quarantines.items()}
         writable = [
-            *(
-                b
-                for each in book.table.leases.values()
-                for b in each.block_ids[each.num_committed :]
-            ),
+            *(b for each in book.table.leases.values() for b in each.writable_ids),
             *(b for each in book.grants._by_holder.values() for b in each),
             *(b for each in book.table.quarantines.values() for b in each.block_ids),
         ]
@@ -170,7 +220,7 @@ class Interleavings(RuleBasedStateMachine):
         assert len(writable) == len(set(writable)), "a block with two writers"
         holders = {each.holder for each in book.table.leases.values()}
         holders |= {each for each, granted in book.grants._by_holder.items() if granted}
-        holders |= {each.holder for each in book.table.quarantines.values()}
+        holders |= {it.holder for it in book.table.quarantines.values() if not it.is_proved}
         assert holders <= book._present, "held by a process that can't prove its end"
 
 
