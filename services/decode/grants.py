@@ -1,6 +1,7 @@
 """Blocks that this worker holds ahead of need, so that no step waits for a message."""
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -30,6 +31,9 @@ class BlockGrants:
         self._blocks: list[tuple[int, int]] = []  # id, generation
         # Given back, but not known to have arrived: never used again, and returned once more.
         self._returned: list[tuple[int, int]] = []
+        self._asking = asyncio.Lock()
+        self._number = 0  # of the last question
+        self._unanswered: Grant | None = None
         self._is_idle = True
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
@@ -87,19 +91,14 @@ class BlockGrants:
         given, self._blocks = self._blocks[:num_given], self._blocks[num_given:]
         # The answer may get lost.
         self._returned += given
-        return Blocks(
-            PackedInts(block_id for block_id, _ in given),
-            PackedInts(generation for _, generation in given),
-        )
+        return _as_blocks(given)
 
     async def wait_changed(self, timeout_s: float) -> None:
-        """Return when a refill was answered, or after a while."""
-        self._changed.clear()
-        try:
+        """Return when a refill was answered or blocks have come, or after a while."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
-        except TimeoutError:
-            return
+        self._changed.clear()
 
     async def refill_loop(self) -> None:
         """Keep the grant near its target for ever."""
@@ -120,26 +119,44 @@ class BlockGrants:
         self._changed.set()
 
     async def _ask(self, num_blocks: int) -> None:
-        returned = list(self._returned)
-        message = Grant(
-            worker_id=self._worker_id,
-            worker_epoch=self._epoch,
-            num_blocks=num_blocks,
-            returned=Blocks(
-                PackedInts(block_id for block_id, _ in returned),
-                PackedInts(generation for _, generation in returned),
-            ),
-            short_lease_id=self.short_lease_id,
-        )
+        async with self._asking:
+            # What an unheard answer brought is held by nobody until the question is asked again.
+            if self._unanswered is not None and not await self._send(self._unanswered):
+                return
+            self._number += 1
+            await self._send(
+                Grant(
+                    worker_id=self._worker_id,
+                    worker_epoch=self._epoch,
+                    num_blocks=num_blocks,
+                    returned=_as_blocks(self._returned),
+                    short_lease_id=self.short_lease_id,
+                    number=self._number,
+                )
+            )
+
+    async def _send(self, message: Grant) -> bool:
+        """Ask, and take what is granted; False without an answer."""
         try:
             answer: Granted | KvRefused = await call_kv(self._bus, self._host_id, message)
         except SlipstreamError as error:
             # Slow is not exhausted: nobody is preempted for it.
             log.warning("grant_unanswered", error=str(error))
-            return
+            self._unanswered = message
+            return False
+        self._unanswered = None
         granted = answer.blocks if isinstance(answer, Granted) else Blocks()
+        returned = set(zip(message.returned.block_ids, message.returned.generations, strict=True))
         self._returned = [block for block in self._returned if block not in returned]
-        if num_blocks > 0:
+        if message.num_blocks > 0:
             self.is_exhausted = not granted.block_ids
         self.num_free_blocks = answer.num_free_blocks
         self._blocks += zip(granted.block_ids, granted.generations, strict=True)
+        return True
+
+
+def _as_blocks(blocks: list[tuple[int, int]]) -> Blocks:
+    return Blocks(
+        PackedInts(block_id for block_id, _ in blocks),
+        PackedInts(generation for _, generation in blocks),
+    )

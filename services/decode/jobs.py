@@ -17,6 +17,7 @@ from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.pulls import RemotePulls
 from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.services.decode.span_attributes import describe
 from slipstream.services.decode.steps import DecodeSteps
 from slipstream.services.decode.stopping import Ending
 from slipstream.shared.bus.bus import Bus
@@ -32,6 +33,7 @@ from slipstream.shared.messages.common import (
 )
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.jobs import DecodeJob
+from slipstream.shared.messages.kv import Prefilled
 from slipstream.shared.model.detokenizer import Vocabulary
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import SpanContext
@@ -120,6 +122,14 @@ class DecodeJobs:
         return Cancelled(
             request_id=message.request_id, phase="decoding", was_ended_here=is_answered(sequence)
         )
+
+    def prefilled(self, message: Prefilled) -> None:
+        """Have KV fetched of a sequence that another host computes for this worker."""
+        attempt = (message.request_id, message.attempt)
+        now = time.monotonic()
+        is_late = self._tombstones.has(attempt, now) or self._past.has(attempt, now)
+        if not (is_late or self.is_draining or attempt in self._tasks):
+            self.pulls.prefilled(message)
 
     def progress(self, sequence: DecodeSequence) -> None:
         """Have what a step brought sent, without holding up the next step."""
@@ -311,7 +321,7 @@ class DecodeJobs:
             ttft_ms=timings.ttft_ms,
             total_ms=timings.total_ms,
         )
-        self._set_attributes(sequence, timings.ttft_ms, timings.tpot_ms)
+        describe(sequence, timings)
         sequence.span.set(names.GEN_AI_RESPONSE_FINISH_REASONS, [ending.finish_reason])
         sequence.span.end()
         bound.info("decode_done", finish_reason=ending.finish_reason, num_steps=usage.num_steps)
@@ -338,31 +348,12 @@ class DecodeJobs:
         else:
             self._publisher.forget(sequence)
         self._book.end(sequence.attempt, was_answered=was_answered, code=code, message=message)
-        self._set_attributes(sequence, None, None)
+        describe(sequence, None)
         sequence.span.end(code, description=message)
         if isinstance(error, SlipstreamError):
             bound.warning("decode_failed", code=code, error=message)
         else:
             bound.error("decode_failed", code=code, exc_info=error)
-
-    def _set_attributes(
-        self, sequence: DecodeSequence, ttft_ms: float | None, tpot_ms: float | None
-    ) -> None:
-        usage = sequence.usage()
-        sequence.span.set_many(
-            {
-                names.GEN_AI_USAGE_INPUT_TOKENS: usage.num_prompt_tokens,
-                names.GEN_AI_USAGE_OUTPUT_TOKENS: usage.num_output_tokens,
-                names.NUM_STEPS: usage.num_steps,
-                names.NUM_CHUNKS: sequence.num_chunks,
-                names.NUM_CACHED_TOKENS: usage.num_cached_tokens,
-                names.NUM_PREEMPTIONS: usage.num_preemptions,
-                names.NUM_DRAFT_PROPOSED: usage.num_drafted_tokens,
-                names.NUM_DRAFT_ACCEPTED: usage.num_accepted_tokens,
-                names.TIME_TO_FIRST_TOKEN_S: None if ttft_ms is None else ttft_ms / 1000,
-                names.TIME_PER_OUTPUT_TOKEN_S: None if tpot_ms is None else tpot_ms / 1000,
-            }
-        )
 
     async def _release_and_lease_again(self, sequence: DecodeSequence) -> None:
         assert self.steps is not None, "wired before the first job"

@@ -15,7 +15,7 @@ import structlog
 
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call_kv
-from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.jobs import DecodeJob, HandOver
 from slipstream.shared.messages.kv import (
@@ -40,6 +40,7 @@ log = structlog.get_logger()
 _FORGOTTEN_S = 10.0
 _LONGEST_PULL_S = 12.0  # the manager's own limit comes first
 _NO_BLOCKS_S = 0.02
+_LOOK_S = 0.05  # between two looks whether a request was cancelled
 
 
 @dataclass(eq=False)
@@ -50,6 +51,7 @@ class _Incoming:
     heard_at: float
     leased: LeasedBlocks | None = None
     num_fetched: int = 0  # blocks, those cached here included
+    is_over: bool = False  # given up: nothing more is leased or fetched
     working: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -65,11 +67,11 @@ class RemotePulls:
 
     @property
     def num_incoming(self) -> int:
-        """Sequences that hold blocks here and aren't handed over yet."""
+        """Sequences that may hold blocks here and aren't handed over yet."""
         return len(self._incoming)
 
     def prefilled(self, message: Prefilled) -> None:
-        """Fetch what is new of a sequence, beside everything else. A repeat is harmless."""
+        """Fetch what is new of a sequence that is expected here, beside everything else."""
         attempt = (message.request_id, message.attempt)
         known = self._incoming.get(attempt)
         if known is None:
@@ -93,22 +95,36 @@ class RemotePulls:
         if hand_over.origin is None:
             raise JobEndedError("kv_stale_epoch", "the sequence lies in another arena")
         attempt = (job.request_id, job.attempt)
-        incoming = self._incoming.get(attempt) or _Incoming(attempt, time.monotonic())
-        self._incoming[attempt] = incoming
+        # Ours from here on: what else is said of it is late, and nobody forgets it.
+        incoming = self._incoming.pop(attempt, None) or _Incoming(attempt, time.monotonic())
         whole = _as_prefilled(job, hand_over, hand_over.origin)
+        taking = asyncio.create_task(self._take(incoming, whole, deadline))
         try:
-            leased = await self._until_leased(incoming, whole, deadline, is_cancelled)
-            await self._fetch(incoming, whole, len(hand_over.block_ids))
+            leased = await self._taken(taking, is_cancelled)
         except BaseException:
+            # First: the manager stops a transfer when its lease ends, and we need not wait for it.
             await self._give_up(incoming)
+            taking.cancel()
+            await asyncio.wait([taking])
             raise
-        del self._incoming[attempt]
         self._run(self._release_origin(whole))
+        return leased
+
+    async def _taken(
+        self, taking: "asyncio.Task[LeasedBlocks]", is_cancelled: Callable[[], bool]
+    ) -> LeasedBlocks:
+        while not taking.done():
+            await asyncio.wait([taking], timeout=_LOOK_S)
+            if is_cancelled() and not taking.done():
+                raise JobEndedError("cancelled", "the request was cancelled")
+        leased = taking.result()
+        if not self._leasing.host.keeper.is_safe(leased.lease_id, 0.0):
+            raise JobEndedError("lease_lost", "the lease on its KV blocks ran out")
         return leased
 
     def drop(self, attempt: Attempt) -> None:
         """Give back what was begun for a sequence that won't come."""
-        incoming = self._incoming.get(attempt)
+        incoming = self._incoming.pop(attempt, None)
         if incoming is not None:
             self._run(self._give_up(incoming))
 
@@ -122,6 +138,21 @@ class RemotePulls:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _take(
+        self, incoming: _Incoming, message: Prefilled, deadline: Deadline
+    ) -> LeasedBlocks:
+        while incoming.leased is None:
+            if deadline.is_over:
+                raise JobEndedError("deadline_exceeded", "no KV blocks before the deadline")
+            try:
+                await self._lease(incoming, message)
+            except DeadlineExceededError:
+                continue  # a repeat is answered like the first
+            if incoming.leased is None:
+                await asyncio.sleep(_NO_BLOCKS_S)
+        await self._fetch(incoming, message, len(message.blocks.block_ids))
+        return incoming.leased
+
     async def _fetch_ahead(self, incoming: _Incoming, message: Prefilled) -> None:
         num_whole = message.num_tokens // self._leasing.host.model.layout.block_size
         try:
@@ -131,39 +162,29 @@ class RemotePulls:
             # The hand-over tries again, and then it counts.
             log.info("not_fetched_ahead", request_id=message.request_id, error=str(error))
 
-    async def _until_leased(
-        self,
-        incoming: _Incoming,
-        message: Prefilled,
-        deadline: Deadline,
-        is_cancelled: Callable[[], bool],
-    ) -> LeasedBlocks:
-        while incoming.leased is None:
-            if is_cancelled():
-                raise JobEndedError("cancelled", "the request was cancelled")
-            if deadline.is_over:
-                raise JobEndedError("deadline_exceeded", "no KV blocks before the deadline")
-            await self._lease(incoming, message)
-            if incoming.leased is None:
-                await asyncio.sleep(_NO_BLOCKS_S)
-        return incoming.leased
-
     async def _lease(self, incoming: _Incoming, message: Prefilled) -> None:
         async with incoming.working:
-            if incoming.leased is not None or self._is_gone(incoming):
-                return
-            incoming.leased = await self._leasing.lease_to_fill(message)
+            _check_wanted(incoming)
             if incoming.leased is not None:
-                incoming.num_fetched = incoming.leased.num_cached_in_blocks
-                incoming.num_fetched //= incoming.leased.block_size
+                return
+            leased = await self._leasing.lease_to_fill(message)
+            if leased is None:
+                return
+            incoming.leased = leased
+            incoming.num_fetched = leased.num_cached_in_blocks // leased.block_size
+        if incoming.is_over:
+            # Given up while the answer was on its way.
+            await self._release(incoming)
 
     async def _fetch(self, incoming: _Incoming, message: Prefilled, num_blocks: int) -> None:
         """Copy the blocks from the last fetched one up to a number, then let others find them."""
         async with incoming.working:
+            _check_wanted(incoming)
             leased, first = incoming.leased, incoming.num_fetched
-            if leased is None or num_blocks <= first or self._is_gone(incoming):
+            if leased is None or num_blocks <= first:
                 return
             await self._pull(incoming, leased, message, num_blocks)
+            _check_wanted(incoming)
             incoming.num_fetched = num_blocks
             end = min(num_blocks, message.num_tokens // leased.block_size) * leased.block_size
             new = message.token_ids[first * leased.block_size : end]
@@ -192,21 +213,24 @@ class RemotePulls:
         if isinstance(answer, KvRefused):
             raise JobEndedError(f"kv_{answer.reason}", answer.message)
 
-    def _is_gone(self, incoming: _Incoming) -> bool:
-        return self._incoming.get(incoming.attempt) is not incoming
-
     async def _give_up(self, incoming: _Incoming) -> None:
-        self._incoming.pop(incoming.attempt, None)
-        async with incoming.working:
-            if incoming.leased is not None:
-                await self._leasing.host.keeper.release(incoming.leased.lease_id, incoming.attempt)
-                incoming.leased = None
+        """Let go of a sequence, whatever is under way for it."""
+        incoming.is_over = True
+        await self._release(incoming)
+
+    async def _release(self, incoming: _Incoming) -> None:
+        leased, incoming.leased = incoming.leased, None
+        if leased is not None:
+            await self._leasing.host.keeper.release(leased.lease_id, incoming.attempt)
+        else:
+            await self._leasing.give_up(incoming.attempt)
 
     async def _forget_in_time(self, incoming: _Incoming) -> None:
-        while not self._is_gone(incoming):
+        while self._incoming.get(incoming.attempt) is incoming:
             left_s = incoming.heard_at + _FORGOTTEN_S - time.monotonic()
             if left_s <= 0:
                 log.warning("never_handed_over", request_id=incoming.attempt[0])
+                del self._incoming[incoming.attempt]
                 await self._give_up(incoming)
                 return
             await asyncio.sleep(left_s)
@@ -227,6 +251,11 @@ class RemotePulls:
             _: Released | KvRefused = await call_kv(self._bus, message.origin.host_id, release)
         except SlipstreamError as error:
             log.info("origin_not_released", request_id=message.request_id, error=str(error))
+
+
+def _check_wanted(incoming: _Incoming) -> None:
+    if incoming.is_over:
+        raise JobEndedError("cancelled", "the sequence was given up")
 
 
 def _as_prefilled(job: DecodeJob, hand_over: HandOver, origin: BlockOrigin) -> Prefilled:

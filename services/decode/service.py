@@ -86,7 +86,7 @@ class DecodeService:
             case Resume():
                 return await self._parts.publisher.resume(message)
             case Prefilled():
-                return self._parts.jobs.pulls.prefilled(message)
+                return self._parts.jobs.prefilled(message)
             case Reclaim():
                 return self._parts.steps.reclaim(message)
             case ReportRequest():

@@ -84,12 +84,14 @@ class DecodeSteps:
 
     def reclaim(self, message: Reclaim) -> Reclaimed:
         """Give back what the manager wants: idle blocks at once, a sequence's after the step."""
+        is_unable = False
         if message.preempt_request_id is not None:
-            self._named_attempt = (message.preempt_request_id, message.preempt_attempt)
+            named = (message.preempt_request_id, message.preempt_attempt)
+            is_unable = all(each.attempt != named for each in self._sequences)
+            self._named_attempt = None if is_unable else named
             self.wake()
-        return Reclaimed(
-            worker_id=message.worker_id, blocks=self._grants.give_up(message.num_blocks)
-        )
+        blocks = self._grants.give_up(message.num_blocks)
+        return Reclaimed(worker_id=message.worker_id, blocks=blocks, is_unable=is_unable)
 
     def wake(self) -> None:
         """Look again: blocks have come."""

@@ -20,6 +20,8 @@ class GrantBook:
 
     pool: BlockPool
     _by_holder: dict[Holder, list[int]] = field(default_factory=dict)
+    # The number of the last question of each, and what it brought: the answer may get lost.
+    _last: dict[Holder, tuple[int, list[int]]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self._by_holder.values())
@@ -52,6 +54,16 @@ class GrantBook:
         granted.extend(taken)
         return taken
 
+    def remember(self, holder: Holder, number: int, block_ids: list[int]) -> None:
+        """Note what a numbered question brought, until the next one shows that it arrived."""
+        if number:
+            self._last[holder] = (number, block_ids)
+
+    def repeated(self, holder: Holder, number: int) -> list[int] | None:
+        """Return what this very question brought, or None for a new one."""
+        last_number, block_ids = self._last.get(holder, (0, []))
+        return block_ids if number and number == last_number else None
+
     def put(self, holder: Holder, block_ids: list[int]) -> None:
         """Take over blocks that leave a lease of the worker."""
         self.pool.move(block_ids, BlockState.GRANTED)
@@ -74,4 +86,5 @@ class GrantBook:
 
     def end(self, holder: Holder) -> list[int]:
         """Return all blocks of a worker that is gone."""
+        self._last.pop(holder, None)
         return self._by_holder.pop(holder, [])

@@ -32,8 +32,6 @@ from slipstream.shared.messages.kv import (
     Leased,
     Match,
     Matched,
-    Reclaim,
-    Reclaimed,
     RefusalReason,
     Release,
     Released,
@@ -60,7 +58,7 @@ class LeaseBook:
     def __post_init__(self) -> None:
         self.grants = GrantBook(self.pool)
         self.pending = PendingPrefixes(self.block_size * BYTES_PER_TOKEN)
-        self.pressure = Pressure()
+        self.pressure = Pressure(self.grants, self.table)
 
     # Workers
 
@@ -96,9 +94,7 @@ class LeaseBook:
             return refusal
         known = self.table.of_attempt(attempt)
         if known is not None:
-            if known.holder != holder:
-                return self._refuse("not_holder", f"{known.holder[0]} holds this attempt")
-            return self._leased(known)
+            return self._again(known, holder, now)
         cached = self.prefixes.find(message)
         if message.is_patient and self._writer(cached, message.token_ids.to_bytes(), now):
             return self._refuse("pending", "a prefix of these tokens is being computed")
@@ -106,6 +102,15 @@ class LeaseBook:
         if lease is None:
             self.pressure.refused(holder, None, now)
             return self._refuse("no_blocks", f"{message.num_blocks} blocks wanted")
+        return self._leased(lease)
+
+    def _again(self, lease: HeldLease, holder: Holder, now: float) -> Leased | KvRefused:
+        if lease.holder != holder:
+            return self._refuse("not_holder", f"{lease.holder[0]} holds this attempt")
+        if lease.expires_at <= now:
+            return self._late("expired")  # the sweeper just hasn't come by
+        # Its holder counts from this answer on.
+        lease.expires_at = now + self.lease_s
         return self._leased(lease)
 
     def _never(self, message: Lease, holder: Holder) -> KvRefused | None:
@@ -143,6 +148,8 @@ class LeaseBook:
         lease = self._held(message.lease_id, message.worker_id)
         if isinstance(lease, KvRefused):
             return lease
+        if lease.num_pulls:
+            return self._refuse("not_writable", "a transfer is filling its blocks")
         self._grow(lease, message.grown)
         self._end_copy(lease)
         first = lease.num_committed
@@ -229,23 +236,19 @@ class LeaseBook:
         if holder not in self._present:
             self.num_late_messages += 1
             return Granted(blocks=Blocks(), num_free_blocks=self.num_free)
+        repeated = self.grants.repeated(holder, message.number)
+        if repeated is not None:
+            return Granted(blocks=self.pool.blocks(repeated), num_free_blocks=self.num_free)
         taken = self.grants.hand_out(
             holder,
             message.num_blocks,
             is_short=message.short_lease_id is not None,
             is_pressed=self.pressure.is_on(now),
         )
+        self.grants.remember(holder, message.number, taken)
         if message.num_blocks > 0 and not taken:
             self.pressure.refused(holder, message.short_lease_id, now)
         return Granted(blocks=self.pool.blocks(taken), num_free_blocks=self.num_free)
-
-    def reclaims(self) -> list[Reclaim]:
-        """Return what to ask of workers, for those who were refused blocks since the last time."""
-        return self.pressure.reclaims(self.grants, self.table.leases)
-
-    def reclaimed(self, message: Reclaimed) -> None:
-        """Free what a worker gave back."""
-        self.pool.free(self.grants.take_of(message.worker_id, message.blocks))
 
     # Time
 

@@ -32,6 +32,7 @@ class PullBook:
                 f"the first {lease.num_committed} are read-only",
             )
         lease.num_pulls += 1
+        lease.was_pulled = True
         return lease.block_ids[first:end]
 
     def end(self, lease_id: LeaseId) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from slipstream.services.kv_manager.leases import LeaseBook
+from slipstream.services.kv_manager.pressure import Pressure
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import DECODE
@@ -18,17 +18,17 @@ _ANSWER_S = 1.0
 
 
 class Reclaimer:
-    """Sends what the book wants reclaimed, on a timer of its own."""
+    """Sends what is to be reclaimed, on a timer of its own."""
 
-    def __init__(self, bus: Bus, book: LeaseBook) -> None:
+    def __init__(self, bus: Bus, pressure: Pressure) -> None:
         self._bus = bus
-        self._book = book
+        self._pressure = pressure
 
     async def run(self) -> None:
         """Ask for ever, a round at a time: whoever still waits is refused again and noted anew."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            reclaims = self._book.reclaims()
+            reclaims = self._pressure.reclaims()
             if reclaims:
                 await asyncio.gather(*map(self._reclaim, reclaims))
 
@@ -40,4 +40,4 @@ class Reclaimer:
         except SlipstreamError as error:
             log.info("reclaim_unanswered", asked_worker_id=message.worker_id, error=str(error))
             return
-        self._book.reclaimed(answer)
+        self._pressure.reclaimed(message, answer)

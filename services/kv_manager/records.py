@@ -28,6 +28,7 @@ class HeldLease:
     copied: PartBlock | None = None  # what its holder may be copying from
     rank: tuple[int, float] = (0, 0.0)  # priority, then who came first
     num_pulls: int = 0  # transfers that write into its blocks
+    was_pulled: bool = False  # not computed, or not all of it
 
     @property
     def read_ids(self) -> list[int]:

@@ -7,7 +7,7 @@ a block that comes back is written by a worker like any other: leased, filled, c
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -33,9 +33,10 @@ T = TypeVar("T")
 _WORKER = WorkerId("second-tier")
 _EPOCH = 0
 _INTERVAL_S = 0.02
+_AFTER_ERROR_S = 10.0
 _NUM_AT_ONCE = 4  # blocks copied between two turns of the event loop
-_NUM_AHEAD = 256  # blocks next to be evicted that are looked at
-_FREE_PART = 8  # of the pool: with less than that free, eviction is near
+_NUM_AHEAD = 256  # blocks next to be evicted that are looked at in a round
+_FREE_PART = 8  # of the pool: with more than that free nothing is evicted soon
 
 
 class SecondTier:
@@ -51,6 +52,7 @@ class SecondTier:
         self._busy = asyncio.Lock()  # no slot is written while it is read
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="second-tier")
         self._seen: dict[int, int] = {}  # blocks that were copied once, in which generation
+        self._not_before = 0.0  # a disk that is full is left alone for a while
         self._number = 0
         book.worker_joined(_WORKER, _EPOCH)
 
@@ -58,7 +60,7 @@ class SecondTier:
         """Copy what will be evicted next to the file, for ever."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            if self._is_eviction_near():
+            if self._is_eviction_near() and time.monotonic() > self._not_before:
                 await self._spill_some()
 
     async def restore(self, message: Lease) -> None:
@@ -73,7 +75,9 @@ class SecondTier:
     def saw_commit(self, message: Commit, now: float) -> None:
         """Learn from a worker's commit, before it counts, how long a token takes to compute."""
         lease = self._book.table.leases.get(message.lease_id)
-        if lease is None or message.num_tokens * BYTES_PER_TOKEN > len(lease.packed_tokens):
+        if lease is None or lease.was_pulled:
+            return
+        if message.num_tokens * BYTES_PER_TOKEN > len(lease.packed_tokens):
             return  # its last tokens are generated, which takes longer
         num_tokens = message.num_tokens - lease.num_committed * self._book.block_size
         if num_tokens > 0:
@@ -101,6 +105,7 @@ class SecondTier:
                 except OSError as error:
                     log.warning("not_spilled", error=str(error))
                     self.spilled.forget(slots)
+                    self._not_before = time.monotonic() + _AFTER_ERROR_S
                     return
                 if self.rates.byte_s.value is None:
                     num_bytes = len(slots) * self._arena.block_bytes
@@ -108,19 +113,19 @@ class SecondTier:
 
     def _copied(self) -> tuple[list[int], list[bytes]]:
         """Return slots and contents of a few blocks, those before the next victim first."""
-        for victim in islice(self._unseen_victims(), _NUM_AHEAD):
+        generations = self._arena.generations
+        # Of those next in line, and no further: all that is cached may have been copied long ago.
+        for victim in list(islice(self._book.pool.victims(), _NUM_AHEAD)):
+            if self._seen.get(victim) == generations[victim]:
+                continue
             slots, contents = self._copied_chain(self._book.prefixes.index.chain(victim))
             if len(slots) < _NUM_AT_ONCE:
                 # All of it lies there now, or doesn't fit. It isn't copied twice: a file too small
                 # for what is cached would be rewritten for ever.
-                self._seen[victim] = self._arena.generations[victim]
+                self._seen[victim] = generations[victim]
             if slots:
                 return slots, contents
         return [], []
-
-    def _unseen_victims(self) -> Iterator[int]:
-        generations, seen = self._arena.generations, self._seen
-        return (each for each in self._book.pool.victims() if seen.get(each) != generations[each])
 
     def _copied_chain(self, chain: list[IndexedBlock]) -> tuple[list[int], list[bytes]]:
         size = self._arena.block_bytes

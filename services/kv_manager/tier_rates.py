@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 _NEW_PART = 0.2  # of an average that the newest sample makes
+_FORGETTING = 0.97  # of the cost of reading remains, each time that it seems too much
 
 
 @dataclass
@@ -33,10 +34,14 @@ class TierRates:
 
     def is_reading_faster(self, num_bytes: int, num_tokens: int) -> bool:
         """
-        Tell whether KV is sooner read than computed again. Pure.
+        Tell whether KV is sooner read than computed again.
 
         A rate that nobody has measured yet is measured by doing it: reading is tried first.
         """
         if self.byte_s.value is None or self.token_s.value is None:
             return True
-        return num_bytes * self.byte_s.value < num_tokens * self.token_s.value
+        is_faster = num_bytes * self.byte_s.value < num_tokens * self.token_s.value
+        if not is_faster:
+            # Nobody measures what nobody does: one slow moment must not end reading for ever.
+            self.byte_s.value *= _FORGETTING
+        return is_faster

@@ -92,7 +92,7 @@ class Transfers:
         plane = next((each for each in self._planes if each in message.origin.addresses), None)
         if plane is None:
             return KvRefused(
-                reason="incompatible",
+                reason="no_common_plane",
                 message=f"this host moves KV by {sorted(self._planes)},"
                 f" host {message.origin.host_id} by {sorted(message.origin.addresses)}",
             )

@@ -30,7 +30,8 @@ from slipstream.shared.worker.tombstones import Tombstones
 log = structlog.get_logger()
 
 _KEEP_S = 60.0
-_COMMIT_AGAIN_S = 0.5
+_LONGEST_KEEP_S = 120.0
+_LOOK_S = 0.5  # also without progress: a commit may lack its answer, a lease may be lost
 
 
 class PrefillJobs:
@@ -186,7 +187,9 @@ class PrefillJobs:
             span.set(names.NUM_CHUNKS, sequence.num_chunks)
             span.set(names.LEASE_NUM_BLOCKS, len(leased.block_ids))
             if is_given:
-                self._host.keeper.give(leased.lease_id)
+                # Another host fetches the blocks first, and may have to wait for room.
+                keep_s = 0.0 if is_near(job, self._host) else deadline.left_s(_LONGEST_KEEP_S)
+                self._host.keeper.give(leased.lease_id, keep_s)
             else:
                 await self._host.keeper.release(leased.lease_id, attempt, job.attempt_span)
 
@@ -195,24 +198,31 @@ class PrefillJobs:
         self._steps.add(sequence)
         while not sequence.is_retired:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    _COMMIT_AGAIN_S if sequence.leased.num_reserved else None
-                ):
+                async with asyncio.timeout(_LOOK_S):
                     await sequence.progress.wait()
             sequence.progress.clear()
-            if deadline.is_over:
-                sequence.error = JobEndedError("deadline_exceeded", "no token before the deadline")
-            self._host.gate.update(
-                sequence.attempt, len(sequence.token_ids) - sequence.num_computed_tokens
-            )
+            if not sequence.is_done:
+                sequence.error = self._reason_to_end(sequence, deadline)
+            num_left = len(sequence.token_ids) - sequence.num_computed_tokens
+            self._host.gate.update(sequence.attempt, num_left)
             if sequence.error is None:
-                await self._commit(sequence)
-            if sequence.is_cancelled or sequence.error is not None:
+                try:
+                    await self._commit(sequence)
+                except Exception as error:  # noqa: BLE001 # only a step's end may let go of blocks
+                    sequence.error = error
+            if sequence.is_done:
                 self._steps.wake()
         if sequence.error is not None:
             raise _translated(sequence.error)
         if sequence.is_cancelled:
             raise JobEndedError("cancelled", "the request was cancelled")
+
+    def _reason_to_end(self, sequence: PrefillSequence, deadline: Deadline) -> Exception | None:
+        if deadline.is_over:
+            return JobEndedError("deadline_exceeded", "no token before the deadline")
+        if not self._host.keeper.is_safe(sequence.leased.lease_id, 0.0):
+            return JobEndedError("lease_lost", "the lease ran out")
+        return None
 
     async def _commit(self, sequence: PrefillSequence) -> None:
         """Let others find the whole blocks, and get those that the next steps write."""

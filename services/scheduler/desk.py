@@ -48,6 +48,9 @@ _NOBODYS_FAULT = frozenset(
     {"worker_no_seat", "worker_draining", "decode_no_seat", "decode_draining"}
 )
 
+# The decode worker says so, but it is the other host that can't be reached or read.
+_PREFILL_HOSTS_FAULT = frozenset({"kv_transfer_failed", "kv_no_common_plane"})
+
 
 class Desk:
     """Owns the records and the waiting queue."""
@@ -141,7 +144,10 @@ class Desk:
             # Whoever held it found nobody to go on with it: the next attempt goes elsewhere.
             worker_id = choice.decode_worker_id
             self._fleet.suspect(worker_id)
-        await self.attempt_failed(record, Refusal(ended.code or "lost", ended.message), worker_id)
+        at_fault: WorkerId | None = worker_id
+        if ended.code in _PREFILL_HOSTS_FAULT and choice is not None:
+            at_fault = choice.prefill_worker_id
+        await self.attempt_failed(record, Refusal(ended.code or "lost", ended.message), at_fault)
 
     async def attempt_failed(
         self, record: RequestRecord, refusal: Refusal, worker_id: WorkerId | None

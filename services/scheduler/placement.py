@@ -67,17 +67,21 @@ def choose(
 def _prefill_worker(
     decode: WorkerView, workers: Sequence[WorkerView], avoid: AbstractSet[WorkerId]
 ) -> WorkerView | None:
-    """Return who computes a prompt: a neighbour, or one of another host whose KV can be pulled."""
+    """
+    Return who computes a prompt: a neighbour, or without any somebody whose KV can be pulled.
+
+    Not one that failed the request already, as when the link to its host is cut: then the decode
+    worker computes it itself.
+    """
     neighbours = [each for each in workers if each.host_id == decode.host_id]
-    near = _least_loaded(neighbours, avoid)
-    if near is not None and near.worker_id not in avoid:
-        return near
+    if neighbours:
+        return _least_loaded(neighbours, avoid)
     others = [
         each
         for each in workers
-        if each.host_id != decode.host_id and each.kv_class == decode.kv_class != ""
+        if each.kv_class == decode.kv_class != "" and each.worker_id not in avoid
     ]
-    return _least_loaded([*neighbours, *others], avoid)
+    return _least_loaded(others, avoid)
 
 
 def _reason(

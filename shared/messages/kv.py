@@ -20,6 +20,7 @@ RefusalReason = Literal[
     "unsupported",
     "not_writable",  # a transfer can't fill blocks that others may read
     "transfer_failed",
+    "no_common_plane",  # two hosts that move KV by different means
     "pending",  # somebody is computing a prefix of these tokens: `match` waits for it
 ]
 
@@ -200,7 +201,8 @@ class Grant(Message, frozen=True, tag="grant"):
     """
     A decode worker asks for blocks ahead of need; `returned` gives idle ones back.
 
-    `short_lease_id` is the most important of its sequences that can't go on without.
+    `short_lease_id` is the most important of its sequences that can't go on without. A repeat with
+    the `number` of the last one is answered like that.
     """
 
     worker_id: WorkerId
@@ -208,6 +210,7 @@ class Grant(Message, frozen=True, tag="grant"):
     num_blocks: int
     returned: Blocks = Blocks()
     short_lease_id: LeaseId | None = None
+    number: int = 0  # counts a worker's questions
 
 
 class Granted(Message, frozen=True, tag="granted"):
@@ -231,10 +234,15 @@ class Reclaim(Message, frozen=True, tag="reclaim"):
 
 
 class Reclaimed(Message, frozen=True, tag="reclaimed"):
-    """What the worker gives back at once; a sequence's blocks come with its release."""
+    """
+    What the worker gives back at once; a sequence's blocks come with its release.
+
+    `is_unable`: the sequence named doesn't run here (yet), and can't give way.
+    """
 
     worker_id: WorkerId
     blocks: Blocks = Blocks()
+    is_unable: bool = False
 
 
 class BlockOrigin(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -24,3 +24,7 @@ class Deadline:
     def is_over(self) -> bool:
         """The time is up."""
         return self.at is not None and time.monotonic() >= self.at
+
+    def left_s(self, at_most: float) -> float:
+        """Return the seconds left, bounded."""
+        return at_most if self.at is None else min(at_most, max(0.0, self.at - time.monotonic()))

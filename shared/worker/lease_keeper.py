@@ -42,6 +42,7 @@ class _Held(msgspec.Struct):
     grown_generations: list[int]
     is_lost: bool = False  # kept for the blocks that grew in: its release gives them back
     given_at: float | None = None  # when it was handed over
+    keep_s: float = 0.0  # and how long it is kept for whoever takes the sequence over
 
 
 class LeaseKeeper:
@@ -77,16 +78,17 @@ class LeaseKeeper:
         """Keep a lease that was granted by a message sent at `asked_at` (monotonic seconds)."""
         self._held[lease_id] = _Held(attempt, root_span, asked_at + self._lease_s, [], [])
 
-    def give(self, lease_id: LeaseId) -> None:
+    def give(self, lease_id: LeaseId, keep_s: float = 0.0) -> None:
         """
-        Note that another worker was told to adopt a lease.
+        Note that another worker was told to adopt a lease, or to fetch its blocks.
 
         It may die before it does. Then the lease is still ours, nobody would ever prove that it
-        isn't written any more, and a later renewal, which shows it, gives it back.
+        isn't written any more, and a renewal after `keep_s` gives it back.
         """
         held = self._held.get(lease_id)
         if held is not None:
             held.given_at = time.monotonic()
+            held.keep_s = max(keep_s, self._lease_s / 3)
 
     def grow(self, lease_id: LeaseId, block_ids: Sequence[int], generations: Sequence[int]) -> None:
         """Note blocks that entered the sequence from this worker's grant."""
@@ -226,11 +228,11 @@ class LeaseKeeper:
             self.on_lost(lease_id)
 
     async def _take_back(self, now: float) -> None:
-        """Release what was handed over long ago and never adopted."""
+        """Release what was handed over long ago and never taken."""
         for lease_id, held in list(self._held.items()):
-            if held.given_at is not None and now - held.given_at > self._lease_s / 3:
+            if held.given_at is not None and now - held.given_at > held.keep_s:
                 fields = _fields(held.attempt, held.root_span)
-                log.warning("lease_never_adopted", **fields, lease_id=lease_id)
+                log.warning("lease_never_taken", **fields, lease_id=lease_id)
                 await self.release(lease_id, held.attempt)
 
 

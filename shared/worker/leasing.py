@@ -22,6 +22,7 @@ from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leased_blocks import LeasedBlocks
+from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
 
@@ -65,19 +66,33 @@ class Leasing:
             asked_at, leased = await asking.until_leased()
         except BaseException:
             gate.leave(attempt)
-            # A lease whose answer was lost would be renewed by nobody. Unasked it costs nothing.
-            release = Release(
-                request_id=job.request_id, attempt=job.attempt, worker_id=self.worker[0]
-            )
-            with contextlib.suppress(SlipstreamError):
-                await call_kv(self.bus, self.host.host_id, release)
+            await self.give_up(attempt)
             raise
         self.host.keeper.hold(leased.lease_id, asked_at, attempt, job.root_span)
         blocks = LeasedBlocks.of(leased, self.host.model.layout.block_size)
         if leased.copy is not None and blocks.num_slots > blocks.num_cached_tokens:
             await self.host.engine.run(partial(blocks.copy, self.host.arena, leased.copy))
+            if not self.host.keeper.is_safe(blocks.lease_id, 0.0):
+                gate.leave(attempt)
+                await self.host.keeper.release(blocks.lease_id, attempt)
+                raise JobEndedError("lease_lost", "the lease ran out")
         gate.update(attempt, len(token_ids) - blocks.num_cached_tokens)
         return blocks
+
+    async def give_up(self, attempt: Attempt) -> None:
+        """
+        Have an attempt's lease end, though its answer was lost or is still to be made.
+
+        Nobody would renew it, nor prove that nothing writes there. Unasked for it costs nothing.
+        """
+        release = Release(
+            request_id=attempt[0],
+            attempt=attempt[1],
+            worker_id=self.worker[0],
+            is_tombstone=True,
+        )
+        with contextlib.suppress(SlipstreamError):
+            await call_kv(self.bus, self.host.host_id, release)
 
     async def lease_to_fill(self, prefilled: Prefilled) -> LeasedBlocks | None:
         """

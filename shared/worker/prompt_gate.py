@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from slipstream.shared.worker.report_book import Attempt
 
-# A prompt of up to this part of what may be inside passes longer ones that wait.
+# Of what longer ones inside still have to compute: a prompt of up to this part passes them.
 _SHORT_PART = 4
 
 Rank = tuple[int, float]  # priority, then who came first: the greater is the more important
@@ -19,26 +19,27 @@ class Claim:
     attempt: Attempt
     rank: Rank
     num_tokens: int  # still to be computed
-    is_short: bool
+    is_passing: bool = False  # it went in beside one that is much longer
     turn: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def admitted(inside: Iterable[Claim], waiting: Iterable[Claim], max_num_tokens: int) -> list[Claim]:
     """
-    Return who of those waiting may enter. Pure.
+    Return who of those waiting may enter, marking those that pass others. Pure but for the marks.
 
     In the order of their rank, while less than `max_num_tokens` are to be computed inside: so what
-    is leased is computed next, and the next one is there when a step has rows left. Short prompts
-    have as much room of their own, so that a long one holds none up.
+    is leased is computed next, and the next one is there when a step has rows left. Prompts that
+    are much shorter than what is inside have as much room of their own: none waits for a long one.
     """
     entered: list[Claim] = []
-    num_short = sum(each.num_tokens for each in inside if each.is_short)
-    num_long = sum(each.num_tokens for each in inside if not each.is_short)
+    num_passing = sum(each.num_tokens for each in inside if each.is_passing)
+    num_first = sum(each.num_tokens for each in inside if not each.is_passing)
     for claim in sorted(waiting, key=lambda each: each.rank, reverse=True):
-        if claim.is_short and num_short + claim.num_tokens <= max_num_tokens:
-            num_short += claim.num_tokens
-        elif not claim.is_short and num_long < max_num_tokens:
-            num_long += claim.num_tokens
+        if num_first < max_num_tokens:
+            num_first += claim.num_tokens
+        elif num_passing < max_num_tokens and claim.num_tokens * _SHORT_PART <= num_first:
+            num_passing += claim.num_tokens
+            claim.is_passing = True
         else:
             continue
         entered.append(claim)
@@ -69,8 +70,7 @@ class PromptGate:
             return True
         claim = self._waiting.get(attempt)
         if claim is None:
-            is_short = num_tokens <= self._max_num_tokens // _SHORT_PART
-            claim = self._waiting[attempt] = Claim(attempt, rank, num_tokens, is_short)
+            claim = self._waiting[attempt] = Claim(attempt, rank, num_tokens)
             self._let_in()
         try:
             async with asyncio.timeout(timeout_s):

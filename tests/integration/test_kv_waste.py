@@ -36,11 +36,11 @@ def sample_of(stack: ServiceStack) -> Sample | None:
     """Look at the books and at the sequences of both workers; None while nobody waits."""
     prefill, decode = (stack.one(role)._parts for role in ("prefill", "decode"))
     num_waiting = prefill.host.gate.num_waiting + decode.host.gate.num_waiting
-    if not num_waiting:
-        return None
     pool = stack.one("kv").host.book.pool
     counts = pool.counts()
     num_taken = sum(counts[state] for state in _OCCUPIED)
+    if not num_waiting or not num_taken:
+        return None
     sequences = [each for each in decode.jobs.sequences() if each.lease_id is not None]
     computed = {each.attempt: each.num_computed_tokens for each in sequences}
     for each in prefill.jobs._sequences.values():

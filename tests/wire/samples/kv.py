@@ -143,10 +143,10 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         Release(**ATTEMPT),
     ),
     "released": (Released(was_held=False), Released()),
-    "grant": (Grant(DECODE_WORKER, 11, 16, BLOCKS, LEASE), Grant(DECODE_WORKER, 11, 16)),
+    "grant": (Grant(DECODE_WORKER, 11, 16, BLOCKS, LEASE, 7), Grant(DECODE_WORKER, 11, 16)),
     "granted": (Granted(BLOCKS, 40), Granted(Blocks(), 0)),
     "reclaim": (Reclaim(DECODE_WORKER, 4, REQUEST, 2), Reclaim(DECODE_WORKER, 4)),
-    "reclaimed": (Reclaimed(DECODE_WORKER, BLOCKS), Reclaimed(DECODE_WORKER)),
+    "reclaimed": (Reclaimed(DECODE_WORKER, BLOCKS, is_unable=True), Reclaimed(DECODE_WORKER)),
     "pull": (
         Pull(
             **ENVELOPE,

@@ -141,10 +141,13 @@ async def test_a_return_that_was_not_answered_is_repeated_and_never_used(
     manager.is_silent = False
     await filled(grants)
 
-    assert [10, 11, 12, 13] == list(manager.heard[-1].returned.block_ids)
-    assert 30 == (grants.take(1) or [(0, 0)])[0][0]
+    unheard, again, new = manager.heard[-3:]
+    assert unheard == again, "what it brought is known only by asking again"
+    assert [10, 11, 12, 13] == list(again.returned.block_ids)
+    assert (again.number + 1, []) == (new.number, list(new.returned.block_ids))
+    assert 40 == (grants.take(1) or [(0, 0)])[0][0]
     await grants.give_back()
-    assert [31, 32, 33] == list(manager.heard[-1].returned.block_ids)
+    assert [41, 42, 43] == list(manager.heard[-1].returned.block_ids)
 
 
 async def test_a_look_takes_nothing_and_says_what_is_free(

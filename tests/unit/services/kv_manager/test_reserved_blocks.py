@@ -11,6 +11,7 @@ from slipstream.shared.messages.kv import (
     Leased,
     Reclaim,
     Reclaimed,
+    Release,
 )
 
 from .lease_messages import BLOCK_SIZE as SIZE
@@ -124,14 +125,14 @@ def short(book: LeaseBook, given: Leased | None, worker: tuple[str, int] = A) ->
 def test_idle_grants_are_asked_back_while_somebody_waits() -> None:
     book = make_book(20)
     held = grant(book, 20, B)
-    assert [] == book.reclaims()
+    assert [] == book.pressure.reclaims()
     assert "no_blocks" == reason(lease(book, 2, A, "r"))
 
-    assert [Reclaim(B[0], 20)] == book.reclaims()
-    assert [] == book.reclaims(), "asked once for each refusal"
+    assert [Reclaim(B[0], 20)] == book.pressure.reclaims()
+    assert [] == book.pressure.reclaims(), "asked once for each refusal"
     back = Blocks(held.block_ids[:18], held.generations[:18])
     for _ in range(2):
-        book.reclaimed(Reclaimed(B[0], back))
+        book.pressure.reclaimed(Reclaim(B[0], 20), Reclaimed(B[0], back))
     assert 18 == book.num_free
     assert isinstance(lease(book, 2, A, "r"), Leased)
     assert 2 == len(grant(book, 8, B, short=None).block_ids), "few while others wait"
@@ -147,7 +148,7 @@ def test_of_workers_that_are_all_stuck_the_newest_of_the_lowest_priority_gives_w
     short(book, None, B)  # who asks for blocks is a decode worker
     assert 0 == len(short(book, stuck).block_ids)
 
-    named = [each for each in book.reclaims() if each.preempt_request_id]
+    named = [each for each in book.pressure.reclaims() if each.preempt_request_id]
     assert [(B[0], "b new", 1)] == [
         (each.worker_id, each.preempt_request_id, each.preempt_attempt) for each in named
     ]
@@ -158,9 +159,62 @@ def test_nobody_gives_way_to_a_less_important_one_or_to_his_own_worker() -> None
     low, high = ranked(book, "a low", 2, 0, 1.0), ranked(book, "b high", 2, 1, 1.0)
     for given, worker in ((low, A), (high, B)):
         short(book, given, worker)
-        named = [each.preempt_request_id for each in book.reclaims() if each.preempt_request_id]
+        named = [
+            each.preempt_request_id for each in book.pressure.reclaims() if each.preempt_request_id
+        ]
         assert named == (["a low"] if worker == B else [])
     release(book, high.lease_id, B, request="b high")
     ranked(book, "a newer", 2, 0, 0.5)
     short(book, low, A)
-    assert [] == [each for each in book.reclaims() if each.preempt_request_id]
+    assert [] == [each for each in book.pressure.reclaims() if each.preempt_request_id]
+
+
+def test_a_question_for_blocks_that_is_repeated_is_answered_the_same() -> None:
+    """The answer may have been lost, and with it blocks that nobody would know of."""
+    book = make_book(20)
+    asked = Grant(worker_id=A[0], worker_epoch=A[1], num_blocks=3, number=1)
+    first, again = (book.grant(asked, 0.0).blocks for _ in range(2))
+
+    assert (first, 3) == (again, count(book, BlockState.GRANTED))
+    new = Grant(worker_id=A[0], worker_epoch=A[1], num_blocks=3, number=2)
+    assert not set(first.block_ids) & set(book.grant(new, 0.0).blocks.block_ids)
+    book.worker_gone(*A)
+    assert 20 == book.num_free
+
+
+def test_a_lease_asked_for_again_lasts_from_then_on_and_not_beyond_its_end() -> None:
+    book = make_book(8)
+    first = lease(book, 2, A, "r", now=0.0)
+    again = lease(book, 2, A, "r", now=25.0)
+    assert first == again
+    assert {} == book.sweep(40.0), "whoever heard the second answer counts from it"
+
+    assert "expired" == reason(lease(book, 2, A, "r", now=55.0))
+
+
+def test_whoever_gave_up_gets_no_lease_any_more() -> None:
+    """A lease made after its asker gave up would be renewed by nobody."""
+    book = make_book(8)
+    given_up = Release(request_id=RequestId("r"), attempt=1, worker_id=A[0], is_tombstone=True)
+    book.release(given_up, 0.0)
+
+    assert "cancelled" == reason(lease(book, 2, A, "r"))
+
+
+def test_nobody_gives_way_while_blocks_are_free_nor_who_cannot() -> None:
+    book = make_book(6)
+    stuck = ranked(book, "a", 2, 1, 5.0)
+    ranked(book, "b old", 1, 0, 9.0)
+    newest = ranked(book, "b new", 3, 0, 3.0)
+    short(book, None, B)
+    short(book, stuck)
+    release(book, newest.lease_id, B, request="b new")
+    assert [] == [each for each in book.pressure.reclaims() if each.preempt_request_id]
+
+    ranked(book, "b newer", 3, 0, 2.0)
+    short(book, stuck)
+    (named,) = [each for each in book.pressure.reclaims() if each.preempt_request_id]
+    book.pressure.reclaimed(named, Reclaimed(B[0], is_unable=True))
+    short(book, stuck)
+    (other,) = [each for each in book.pressure.reclaims() if each.preempt_request_id]
+    assert ("b newer", "b old") == (named.preempt_request_id, other.preempt_request_id)

@@ -253,7 +253,7 @@ async def test_a_lease_that_nobody_adopted_is_given_back(
 
     assert [(LEASE, "r", 1)] == [(r.lease_id, r.request_id, r.attempt) for r in manager.releases]
     assert not keeper._held
-    check_logged(lines, "lease_never_adopted")
+    check_logged(lines, "lease_never_taken")
 
 
 async def test_renewals_come_every_third_of_the_lease(manager: Manager) -> None:

@@ -10,7 +10,7 @@ BUDGET = 16
 
 
 def claim(name: str, num_tokens: int, rank: float = 0.0) -> Claim:
-    return Claim((RequestId(name), 1), (0, rank), num_tokens, num_tokens <= BUDGET // 4)
+    return Claim((RequestId(name), 1), (0, rank), num_tokens)
 
 
 def names(claims: list[Claim]) -> list[str]:
@@ -32,12 +32,16 @@ def test_the_more_important_enters_first_whenever_it_came() -> None:
     assert ["late"] == names(admitted([], [early, late], BUDGET))
 
 
-def test_a_long_prompt_holds_no_short_one_up() -> None:
-    waiting = [claim("long", 100), claim("a", 4, -1), claim("b", 4, -2), claim("c", 4, -3)]
+def test_a_long_prompt_holds_no_much_shorter_one_up() -> None:
+    inside = [claim("in", 100)]
+    waiting = [claim("long", 26), claim("a", 25, -1), claim("b", 4, -2)]
+    entered = admitted(inside, waiting, BUDGET)
 
-    assert ["a", "b", "c"] == names(admitted([claim("in", 100)], waiting, BUDGET))
-    inside = [claim("in", 100), claim("x", 4), claim("y", 4), claim("z", 4)]
-    assert ["a"] == names(admitted(inside, waiting, BUDGET))
+    assert ["a"] == names(entered), "a quarter of what is to be computed; then their room is full"
+    assert [True] == [each.is_passing for each in entered]
+    assert [] == names(admitted([*inside, *entered], [claim("b", 4)], BUDGET))
+    entered[0].num_tokens = 15
+    assert ["b"] == names(admitted([*inside, *entered], [claim("b", 4)], BUDGET))
 
 
 @given(
@@ -54,8 +58,8 @@ def test_somebody_is_inside_while_anybody_waits(
     assert bool(within or entered) == bool(within or outside)
     # Each beyond the budget was let in before it was used up.
     for kind in (True, False):
-        new = [each.num_tokens for each in entered if each.is_short is kind]
-        old = sum(each.num_tokens for each in within if each.is_short is kind)
+        new = [each.num_tokens for each in entered if each.is_passing is kind]
+        old = sum(each.num_tokens for each in within if each.is_passing is kind)
         assert not new or old + sum(new) - new[-1] < BUDGET
 
 

@@ -14,7 +14,6 @@ from slipstream.shared.kv.transfer.progress import MAX_NUM_DAMAGED, Progress
 
 IDENTITY = PlaneIdentity("receiver", 1, "layout", "model", block_bytes=4)
 REQUEST = FetchRequest("t", "lease", [7, 8, 9], [70, 80, 90])
-DEADLINE = Deadline(60)
 
 
 def places(num_blocks: int = 3, num_bytes: int = 4) -> list[memoryview]:
@@ -23,12 +22,12 @@ def places(num_blocks: int = 3, num_bytes: int = 4) -> list[memoryview]:
 
 def test_next_question_asks_for_what_is_missing_only() -> None:
     progress = Progress(REQUEST, places(), IDENTITY)
-    question = progress.next_question(DEADLINE)
+    question = progress.next_question(Deadline(60))
     question.note(0, is_whole=True)
     question.note(1, is_whole=False)
     question.note(2, is_whole=True)
     progress.finish(question)
-    again = progress.next_question(DEADLINE)
+    again = progress.next_question(Deadline(60))
 
     assert ([8], [80]) == (again.fetch.block_ids, again.fetch.generations)
 
@@ -46,10 +45,10 @@ def test_next_question_asks_for_what_is_missing_only() -> None:
 def test_block_that_always_comes_damaged_is_given_up() -> None:
     progress = Progress(REQUEST, places(), IDENTITY)
     for _ in range(MAX_NUM_DAMAGED - 1):
-        question = progress.next_question(DEADLINE)
+        question = progress.next_question(Deadline(60))
         question.note(0, is_whole=False)
         progress.finish(question)
-    question = progress.next_question(DEADLINE)
+    question = progress.next_question(Deadline(60))
     question.note(0, is_whole=False)
 
     with pytest.raises(TransferBrokenError, match="block 7 came damaged"):
@@ -58,21 +57,21 @@ def test_block_that_always_comes_damaged_is_given_up() -> None:
 
 def test_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REQUEST_BYTES", 9)
-    question = Progress(REQUEST, places(), IDENTITY).next_question(DEADLINE)
+    question = Progress(REQUEST, places(), IDENTITY).next_question(Deadline(60))
 
     assert [7, 8] == question.fetch.block_ids
 
 
 def test_block_above_the_limit_is_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REQUEST_BYTES", 3)
-    question = Progress(REQUEST, places(), IDENTITY).next_question(DEADLINE)
+    question = Progress(REQUEST, places(), IDENTITY).next_question(Deadline(60))
 
     assert [7] == question.fetch.block_ids
 
 
 def test_pauses_grow_until_something_comes() -> None:
     progress = Progress(REQUEST, places(), IDENTITY)
-    question = progress.next_question(DEADLINE)
+    question = progress.next_question(Deadline(60))
     pauses = [progress.pause_s() for _ in range(8)]
     question.note(0, is_whole=True)
     progress.keep(question)
