@@ -107,7 +107,8 @@ class RemotePulls:
             taking.cancel()
             await asyncio.wait([taking])
             raise
-        self._run(self._release_origin(whole))
+        finally:
+            self._run(self._release_origin(whole))
         return leased
 
     async def _taken(

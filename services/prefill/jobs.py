@@ -30,7 +30,7 @@ from slipstream.shared.worker.tombstones import Tombstones
 log = structlog.get_logger()
 
 _KEEP_S = 60.0
-_LONGEST_KEEP_S = 120.0
+_LONGEST_KEEP_S = 30.0
 _LOOK_S = 0.5  # also without progress: a commit may lack its answer, a lease may be lost
 
 

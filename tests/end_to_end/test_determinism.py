@@ -48,9 +48,9 @@ _CELLS: Values = {
     "speculation": ("off", "ngram"),
 }
 _STACKS: Values = {"format": ("int8", "int4"), "threads": ("1", "2"), "chunk": ("16", "512")}
-# 29 blocks of 32 tokens, of which the request needs 11.
-_TIGHT = ["--kv-memory", "11MiB", "--kv-format", "int8"]
-_NUM_PUSHING = 14  # each soon needs its second block
+# 22 blocks of 32 tokens, of which the request needs 11.
+_TIGHT = ["--kv-memory", "8.3MiB", "--kv-format", "int8"]
+_NUM_PUSHING = 7  # each soon needs its second block; with chunks of 16 they come in one by one
 _NUM_TRIES = 5
 _COMPARED = ("token_ids", "text", "finish_reason", "logprobs")
 
@@ -125,7 +125,7 @@ def _stranger(rng: random.Random) -> Request:
 def _pushing(rng: random.Random) -> Request:
     return {
         "prompt_token_ids": [rng.randrange(1000, 40_000) for _ in range(rng.randrange(29, 32))],
-        # With chunks of 16 the last of them begins 28 steps after the first.
+        # With chunks of 16 the last of them begins 14 steps after the first.
         "max_tokens": rng.randrange(36, 44),
         "ignore_eos": True,
         "temperature": rng.choice((0, 1.2)),
