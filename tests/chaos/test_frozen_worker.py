@@ -100,6 +100,7 @@ async def test_who_wakes_after_its_lease_changes_no_byte_of_others(
     assert seen.num_reused >= num_instants
 
 
+@pytest.mark.slow
 async def test_without_quarantine_the_same_is_found_to_do_harm(
     own_nats_server: Any, tmp_path: Path
 ) -> None:

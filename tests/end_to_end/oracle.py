@@ -13,7 +13,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from . import prompts
 
-NUM_TOKENS = 48
+NUM_TOKENS = 32
 # Two logits so close are a tie: sums in another order may turn it.
 TIE = 1e-4
 _TOGETHER = 512  # tokens, the padding among them

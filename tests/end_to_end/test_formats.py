@@ -26,7 +26,9 @@ _REQUESTS = {
 }
 
 
-@pytest.fixture(scope="module", params=["int8", "int4", "bf16"])
+@pytest.fixture(
+    scope="module", params=["int8", "int4", pytest.param("bf16", marks=pytest.mark.slow)]
+)
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[stack.Stack]:

@@ -140,7 +140,8 @@ async def test_a_prompt_is_computed_on_one_host_and_decoded_on_the_other(network
     await network.until_idle()
 
 
-@pytest.mark.parametrize("num_cuts", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_cuts", [8])
 async def test_a_link_that_is_cut_and_mended_costs_time_or_a_clear_error(
     network: Network, num_cuts: int
 ) -> None:

@@ -176,7 +176,7 @@ async def test_the_next_turn_of_a_chat_finds_what_was_said(
     assert await _cold(asking, turn, f"turns {route}") == client.token_ids_of(answer)
 
 
-@pytest.mark.parametrize("hash_bits", [0, 8])
+@pytest.mark.parametrize("hash_bits", [0, pytest.param(8, marks=pytest.mark.slow)])
 async def test_b71_a_cache_far_too_small_gives_nobody_another_s_block(
     start_stack: conftest.StartStack, hash_bits: int
 ) -> None:
@@ -244,7 +244,11 @@ async def test_a_last_block_that_others_filled_is_copied(asking: client.Client, 
 
 @pytest.mark.model
 @pytest.mark.usefixtures("packed_int8")
-@pytest.mark.parametrize("weak", [[], _CONSTANT_HASH], ids=["hashes", "collisions"])
+@pytest.mark.parametrize(
+    "weak",
+    [pytest.param([], marks=pytest.mark.slow), _CONSTANT_HASH],
+    ids=["hashes", "collisions"],
+)
 async def test_what_was_evicted_comes_back_from_the_file_and_answers_the_same(
     start_stack: conftest.StartStack, tmp_path: Path, weak: list[str]
 ) -> None:

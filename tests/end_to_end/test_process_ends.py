@@ -33,7 +33,7 @@ def fake_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Stack
     assert {} == stack.marked_processes(started.mark)
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.model)])
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.model, pytest.mark.slow])])
 def any_stack(request: pytest.FixtureRequest) -> stack.Stack:
     running: stack.Stack = request.getfixturevalue(f"{request.param}_stack")
     return running

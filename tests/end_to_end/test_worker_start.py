@@ -53,6 +53,7 @@ def variables(tmp_path: Path, packed_int8: None) -> dict[str, str]:
     return {"SLIPSTREAM_CACHE_DIR": str(cache_dir), "PYTHONPATH": str(blocked_dir), **compiled}
 
 
+@pytest.mark.slow
 async def test_three_workers_take_little_more_memory_than_one(
     start_stack: StartStack, variables: dict[str, str]
 ) -> None:

@@ -335,7 +335,11 @@ def test_the_composed_stack_becomes_healthy_and_answers(
         # Nowhere to make the arena.
         (("kv", "prefill", "decode"), r"service_failed.*'/run/slipstream"),
         (("prefill",), r"kv_manager_awaited.*/run/slipstream/arena/kv\.sock"),
-        (("decode",), r"kv_manager_awaited.*/run/slipstream/arena/kv\.sock"),
+        pytest.param(
+            ("decode",),
+            r"kv_manager_awaited.*/run/slipstream/arena/kv\.sock",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_stack_fails_without_the_arena_volume(
