@@ -20,6 +20,7 @@ _FAKE = ["--test-mode", "--engine", "fake"]
 Kind = Callable[[client.Client, dict[str, Any], random.Random], Awaitable[str]]
 
 
+@pytest.mark.slow
 async def test_two_hundred_mixed_requests_leave_no_block_leased(
     start_stack: conftest.StartStack,
 ) -> None:

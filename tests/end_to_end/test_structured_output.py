@@ -281,6 +281,7 @@ async def test_a_bias_that_leaves_no_token_ends_that_request_alone(
     assert 24 == len(client.token_ids_of(beside))
 
 
+@pytest.mark.slow
 async def test_answers_are_the_same_when_blocks_run_out(
     start_stack: conftest.StartStack, packed_int8: None
 ) -> None:

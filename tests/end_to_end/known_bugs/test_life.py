@@ -16,7 +16,7 @@ _HELLO = {"prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
 _GONE_S = 30.0  # five seconds of failed probes, and what a machine under load adds
 
 
-@pytest.mark.parametrize("route", ["remote", "local"])
+@pytest.mark.parametrize("route", ["remote", pytest.param("local", marks=pytest.mark.slow)])
 async def test_b57_a_stream_whose_client_hangs_up_is_given_up(
     narrow: client.Client, narrow_stack: stack.Stack, route: str
 ) -> None:

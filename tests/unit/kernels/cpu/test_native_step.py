@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,11 @@ FEWER_FORMATS = [
 TOKENS = np.random.default_rng(1).integers(0, 300, 700).tolist()
 TABLE = np.random.default_rng(2).permutation(np.arange(1, NUM_BLOCKS)).tolist()[:24]
 OTHER_TABLE = [block for block in range(1, NUM_BLOCKS) if block not in TABLE][:24]
+
+
+def _slow_if_portable(level: str) -> Any:  # Any: a level, or a marked one
+    return pytest.param(level, marks=pytest.mark.slow) if level == "portable" else level
+
 
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the native kernels were not built")
 Logits = npt.NDArray[np.float32]
@@ -90,7 +96,7 @@ def test_every_level_gives_the_same_bits(formats: tuple[str, str], open_format: 
 
 
 @pytest.mark.parametrize("formats", FEWER_FORMATS)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [_slow_if_portable(each) for each in LEVELS])
 @settings(
     max_examples=min(6, settings().max_examples),
     deadline=None,
