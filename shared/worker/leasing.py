@@ -69,14 +69,23 @@ class Leasing:
             await self.give_up(attempt)
             raise
         self.host.keeper.hold(leased.lease_id, asked_at, attempt, job.root_span)
-        blocks = LeasedBlocks.of(leased, self.host.model.layout.block_size)
-        if leased.copy is not None and blocks.num_slots > blocks.num_cached_tokens:
-            await self.host.engine.run(partial(blocks.copy, self.host.arena, leased.copy))
-            if not self.host.keeper.is_safe(blocks.lease_id, 0.0):
-                gate.leave(attempt)
-                await self.host.keeper.release(blocks.lease_id, attempt)
-                raise JobEndedError("lease_lost", "the lease ran out")
+        try:
+            blocks = await self._prepared(leased)
+        except BaseException:
+            gate.leave(attempt)
+            await self.host.keeper.release(leased.lease_id, attempt)
+            raise
         gate.update(attempt, len(token_ids) - blocks.num_cached_tokens)
+        return blocks
+
+    async def _prepared(self, leased: Leased) -> LeasedBlocks:
+        """Return a lease's blocks, the first that isn't cached begun with what can be copied."""
+        host = self.host
+        blocks = LeasedBlocks.of(leased, host.model.layout.block_size)
+        if leased.copy is not None and blocks.num_slots > blocks.num_cached_tokens:
+            await host.engine.run(partial(blocks.copy, host.arena, leased.copy))
+            if not host.keeper.is_safe(leased.lease_id, 0.0):
+                raise JobEndedError("lease_lost", "the lease ran out")
         return blocks
 
     async def give_up(self, attempt: Attempt) -> None:
