@@ -84,10 +84,9 @@ class PrefixIndex:
         """Return the longest known chain."""
         found: list[IndexedBlock] = []
         parent: Prefix = root
-        # A long prompt's hashes are most of what a lookup costs: no call more than they need.
-        hash_of, bucket_of = self._hasher.child, self._by_hash.get
-        for tokens in blocks:
-            for each in bucket_of(hash_of(parent.block_hash, tokens), ()):
+        bucket_of = self._by_hash.get
+        for block_hash, tokens in self._hasher.chain(root.block_hash, blocks):
+            for each in bucket_of(block_hash, ()):
                 if each.tokens == tokens and each.parent == parent:
                     break
             else:

@@ -7,7 +7,7 @@ their machine.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from kv_book import FullBook, percentile
@@ -25,6 +25,13 @@ class CountingHasher(BlockHasher):
     """Hashes, and counts how many blocks it has hashed."""
 
     num_blocks = 0
+
+    def chain(
+        self, parent: BlockHash, blocks: Iterable[bytes]
+    ) -> Iterator[tuple[BlockHash, bytes]]:
+        for each in super().chain(parent, blocks):
+            self.num_blocks += 1
+            yield each
 
     def child(self, parent: BlockHash, tokens: bytes) -> BlockHash:
         self.num_blocks += 1
