@@ -98,7 +98,9 @@ def test_a_stack_answers_and_leaves_nothing(
     whole = _generate(
         url, environment, "hello", "--max-tokens", "20", "--seed", "1", "--no-stream", "--json"
     )
-    raw = _generate(url, environment, "hello", "--raw", "--max-tokens", "5", "--json")
+    raw = _generate(
+        url, environment, "hello", "--raw", "--max-tokens", "5", "--temperature", "0", "--json"
+    )
     refused = _generate(url, environment, "hello", "--temperature", "-1")
     began_s = time.monotonic()
     up.terminate()
