@@ -44,6 +44,11 @@ class HostNetwork:
                 *("rate", rate, "burst", _BURST, "latency", _LATENCY),
             )
 
+    def unshape(self) -> None:
+        """Let everything through at the link's own rate."""
+        for host in (self.near, self.far):
+            _run("tc", "-n", host.name, "qdisc", "del", "dev", _LINK, "root", is_checked=False)
+
     def cut(self) -> None:
         """Let nothing through."""
         _run("ip", "-n", self.far.name, "link", "set", _LINK, "down")
@@ -60,8 +65,8 @@ def why_not() -> str | None:
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     if missing:
         return f"network namespaces need {' and '.join(missing)}"
-    made = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)  # noqa: S607 - as found
-    return None if made.returncode == 0 else "this machine allows no network namespaces"
+    is_allowed = _run("unshare", "-n", "true", is_checked=False)
+    return None if is_allowed else "this machine allows no network namespaces"
 
 
 @contextlib.contextmanager
@@ -88,11 +93,7 @@ def host_network() -> Iterator[HostNetwork]:
         yield HostNetwork(near, far, outside_address, "a veth pair between two namespaces")
     finally:
         for host in (near, far):
-            subprocess.run(
-                ["ip", "netns", "del", host.name],  # noqa: S607 - as found
-                check=False,
-                stderr=subprocess.DEVNULL,
-            )
+            _run("ip", "netns", "del", host.name, is_checked=False)
 
 
 def _enter(name: str) -> tuple[str, ...]:
@@ -112,5 +113,11 @@ def _give_address(space: str, device: str, address: str) -> None:
     _run("ip", "-n", space, "link", "set", device, "up")
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True)
+def _run(program: str, *arguments: str, is_checked: bool = True) -> bool:
+    """Run a program of the PATH; tell whether it went well."""
+    found = shutil.which(program)
+    if found is None:
+        return False
+    stderr = None if is_checked else subprocess.DEVNULL
+    done = subprocess.run([found, *arguments], check=is_checked, stderr=stderr)
+    return done.returncode == 0

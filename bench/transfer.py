@@ -14,20 +14,20 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from host_network import host_network, why_not
+
+from slipstream.services.cli.bench_hosts import HostPlan, Hosts, hosts_directory
 from slipstream.shared.ids import HostId
 from slipstream.shared.kv.arena import Arena
 from slipstream.shared.kv.layout import KvLayout
@@ -40,9 +40,8 @@ from slipstream.shared.measure.estimate import Estimate, report, table
 _LAYOUT = KvLayout(num_layers=30, num_kv_heads=3, head_dim=64, dtype="int8")
 _NUM_BLOCKS = 164  # 64 MB
 _NUM_BYTES = _NUM_BLOCKS * _LAYOUT.block_bytes
-_ADDRESSES = ("10.213.77.1", "10.213.77.2")
+_NUM_WARM_UPS = 2  # rounds
 _DEADLINE_S = 60.0
-_MEMORY = Path("/dev/shm")  # noqa: S108 - where arenas lie
 
 
 def main() -> None:
@@ -90,58 +89,21 @@ class _Hosts:
 @contextlib.contextmanager
 def _two_hosts() -> Iterator[_Hosts]:
     """Two namespaces with a link, while a block runs; loopback where they can't be had."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        print("not root, or no `ip`: loopback instead of two network namespaces")
+    if (reason := why_not()) is not None:
+        print(f"{reason}: loopback instead")
         yield _Hosts("127.0.0.1", "loopback")
         return
-    spaces = [f"kvt{os.getpid()}{side}" for side in "ab"]
-    try:
-        for space in spaces:
-            _ip("netns", "add", space)
-        _ip(
-            "link",
-            "add",
-            "kv0",
-            "netns",
-            spaces[0],
-            "type",
-            "veth",
-            "peer",
-            "kv0",
-            "netns",
-            spaces[1],
-        )
-        for space, address in zip(spaces, _ADDRESSES, strict=True):
-            _ip("-n", space, "address", "add", f"{address}/30", "dev", "kv0")
-            _ip("-n", space, "link", "set", "kv0", "up")
-            _ip("-n", space, "link", "set", "lo", "up")
-        enter_source, enter_receiver = (["ip", "netns", "exec", space] for space in spaces)
-        yield _Hosts(_ADDRESSES[0], "a veth pair, unshaped", enter_source, enter_receiver)
-    finally:
-        for space in spaces:
-            subprocess.run(["ip", "netns", "del", space], check=False, stderr=subprocess.DEVNULL)  # noqa: S607 - as found
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)  # noqa: S607 - as found
+    with host_network() as network:
+        near, far = network.near, network.far
+        yield _Hosts(near.address, f"{network.link}, unshaped", near.enter, far.enter)
 
 
 @contextlib.contextmanager
 def _nats_server() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    binary = Path(sys.executable).parent / "nats-server"
-    with tempfile.TemporaryDirectory() as directory:
-        config = Path(directory) / "nats.conf"
-        config.write_text("max_payload: 8MB\n")
-        server = subprocess.Popen(
-            [binary, "-c", config, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL
-        )
-        try:
-            yield f"nats://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(10)
+    with hosts_directory() as directory:
+        server = HostPlan(name="server", roles=())
+        with Hosts(directory, [server], {}) as hosts:
+            yield hosts.nats_url
 
 
 def _run(hosts: _Hosts, num_rounds: int, nats: str = "") -> dict[str, list[float]]:
@@ -185,9 +147,8 @@ def _identity(name: str, arena: Arena) -> PlaneIdentity:
 
 @contextlib.contextmanager
 def _arena() -> Iterator[Arena]:
-    parent = _MEMORY if _MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=parent) as directory:
-        arena = Arena.create(Path(directory), HostId("host"), 1, _NUM_BLOCKS, _LAYOUT)
+    with hosts_directory() as directory:
+        arena = Arena.create(directory, HostId("host"), 1, _NUM_BLOCKS, _LAYOUT)
         try:
             yield arena
         finally:
@@ -230,7 +191,7 @@ async def _be_receiver(offer: dict[str, str], num_rounds: int) -> dict[str, list
         else:
             plane = TcpPlane(identity)
             plain = stack.enter_context(socket.create_connection(tuple(offer["plain"])))
-        for round_number in range(num_rounds + 2):
+        for round_number in range(num_rounds + _NUM_WARM_UPS):
             for name, where in offer.items():
                 started = time.perf_counter()
                 if name == "plain":
@@ -239,7 +200,7 @@ async def _be_receiver(offer: dict[str, str], num_rounds: int) -> dict[str, list
                     address = "source" if name == "nats" else where
                     await _fetch(plane, address, arena)
                 seconds = time.perf_counter() - started
-                if round_number >= 2:  # noqa: PLR2004 - the first ones warm up
+                if round_number >= _NUM_WARM_UPS:
                     rates[name].append(_NUM_BYTES / seconds / 1e6)
         await plane.close()
     return rates

@@ -15,12 +15,11 @@ import random
 import signal
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 
 from host_network import HostNetwork, host_network, why_not
 
-from slipstream.services.cli.bench_hosts import HostPlan, Hosts
+from slipstream.services.cli.bench_hosts import HostPlan, Hosts, hosts_directory
 from slipstream.services.cli.console import resolve_cache_dir
 from slipstream.services.cli.prefix_bench import Desk
 from slipstream.shared.bus.nats_bus import NatsBus
@@ -31,7 +30,6 @@ from slipstream.shared.messages.codec import decoder_of
 from slipstream.shared.messages.reports import WorkerRecord
 
 _UNSHAPED = "as it is"
-_FAST = "100gbit"  # than any veth pair
 _GIGABIT = 1e9
 _RATES = {"1gbit": _GIGABIT, "100mbit": _GIGABIT / 10, "10gbit": 10 * _GIGABIT}
 _BLOCK_TOKENS = 32
@@ -77,7 +75,9 @@ async def measure(
     try:
         for number in range(-1, arguments.rounds):
             for link in (_UNSHAPED, arguments.rate):
-                network.shape(_FAST if link == _UNSHAPED else link)
+                network.unshape()
+                if link != _UNSHAPED:
+                    network.shape(link)
                 answer = await desk.ask(desk.prompt(arguments.tokens), "remote")
                 if number < 0:
                     continue
@@ -105,12 +105,14 @@ def main() -> None:
     # An end from outside goes through `finally` too: namespaces outlive their maker.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     variables = {"CACHE_DIR": resolve_cache_dir(None), "FORMAT": arguments.format}
-    with host_network() as network, tempfile.TemporaryDirectory(prefix="slip-") as directory:
-        place = Path(directory)
-        with Hosts(place, plans(network), variables, network.near.address) as hosts:
-            found, num_blocks = asyncio.run(measure(hosts, network, arguments))
-            (arena,) = (place / "near").glob("arena.*")
-            block_bytes = arena.stat().st_size // num_blocks
+    with (
+        host_network() as network,
+        hosts_directory() as place,
+        Hosts(place, plans(network), variables, network.near.address) as hosts,
+    ):
+        found, num_blocks = asyncio.run(measure(hosts, network, arguments))
+        (arena,) = (place / "near").glob("arena.*")
+        block_bytes = arena.stat().st_size // num_blocks
     _show(found, block_bytes * -(-arguments.tokens // _BLOCK_TOKENS), arguments)
 
 

@@ -1,6 +1,7 @@
 """One frozen configuration a process: read once by the command line, checked here, passed down."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -207,12 +208,19 @@ class KvConfig(ServiceConfig):
             raise ConfigurationError(
                 f"--transfer-listen is {self.transfer_listen!r}; it must be HOST:PORT"
             )
-        is_everywhere = host.strip("[]") in ("0.0.0.0", "::")  # noqa: S104 # asked about, not bound
-        if "tcp" in self.planes and is_everywhere and self.transfer_advertise is None:
+        is_advertised = self.transfer_advertise is not None
+        if "tcp" in self.planes and _is_every_address(host.strip("[]")) and not is_advertised:
             raise ConfigurationError(
                 f"--transfer-listen {self.transfer_listen} is no address that other hosts can "
                 "reach: name one with --transfer-advertise HOST:PORT"
             )
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a name
 
 
 def check_hash_bits(num_bits: int, *, is_test_mode: bool) -> None:

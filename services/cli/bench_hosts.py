@@ -1,15 +1,18 @@
 """The services of one host or several, as processes of ours, to be measured or hurt."""
 
+import contextlib
 import os
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from slipstream.services.cli.nats_server import find_program
+from slipstream.services.cli.run_directory import SHARED_MEMORY
 from slipstream.services.cli.settings import PREFIX
 from slipstream.services.cli.stack import service_command
 from slipstream.shared.errors import SlipstreamError
@@ -26,6 +29,14 @@ class HostsError(SlipstreamError):
     """The services to measure did not come up, or did not end well."""
 
     code = "hosts_failed"
+
+
+@contextlib.contextmanager
+def hosts_directory() -> Iterator[Path]:
+    """Yield a directory for arenas while a block runs: in memory, as those of `slipstream up`."""
+    parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="slip-", dir=parent) as directory:
+        yield Path(directory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +124,10 @@ class Hosts:
         self.services = []
 
     def _start_nats(self) -> None:
-        """Listen everywhere on a host of its own, else on this machine's loopback alone."""
+        """Listen on this machine's loopback, or in a network of its own on every link there."""
         enter = self._plans[0].enter
         (self._directory / "nats.conf").write_text(_NATS_SETTINGS, encoding="utf-8")
-        address = "0.0.0.0" if enter else self._nats_address  # noqa: S104 # as said
+        address = "0.0.0.0" if enter else self._nats_address  # noqa: S104 # of that network alone
         command: list[str | Path] = [*enter, find_program()]
         command += ["-c", self._directory / "nats.conf", "-a", address, "-p", "-1"]
         command += ["-js", "-sd", self._directory / "nats", "--ports_file_dir", self._directory]

@@ -3,14 +3,12 @@
 import asyncio
 import contextlib
 import random
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from slipstream.services.cli import client
-from slipstream.services.cli.bench_hosts import HostPlan, Hosts
+from slipstream.services.cli.bench_hosts import HostPlan, Hosts, hosts_directory
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import DECODE
@@ -159,7 +157,7 @@ def running_hosts(
     with contextlib.ExitStack() as stack:
         running = {}
         for plane in planes:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slip-")))
+            directory = stack.enter_context(hosts_directory())
             settings = variables
             if plane != SHARED_MEMORY:
                 settings = {**variables, "TRANSFER_PLANES": plane}

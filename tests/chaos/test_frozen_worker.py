@@ -36,7 +36,7 @@ _ANSWER_S = 30.0
 _CHANGED_S = 10.0
 _PRESSURE_S = 0.25  # for others to take whatever they can get
 _AWAKE_S = 0.05  # several steps, were they allowed
-_SHOWN_S = 5.0
+_SHOWN_S = 5
 # What a client may be told of a worker that slept through its leases.
 _CLEAR = {
     *("length", "lease_lost", "worker_lost", "lost", "deadline_exceeded", "no_answer"),
@@ -57,7 +57,7 @@ class Host:
 
     async def books(self) -> Books:
         """Return who may write what."""
-        answer = await self.asking.connection.request(BOOKS, b"", timeout=_SHOWN_S)  # type: ignore[arg-type] # nats-py says int, and takes a float
+        answer = await self.asking.connection.request(BOOKS, b"", timeout=_SHOWN_S)
         return msgspec.json.decode(answer.data, type=Books)
 
     async def until_books(self, is_true: Callable[[Books], bool]) -> None:

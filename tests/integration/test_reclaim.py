@@ -33,7 +33,7 @@ async def test_workers_that_are_all_short_of_blocks_give_way_to_each_other(
         assert isinstance(answer, Completion), answer
         expected = oracle(tokenizer.encode(prompt), 360, ignore_eos=True)
         assert expected == list(answer.choices[0].token_ids)
-    assert 1 == min(1, sum(each.usage.num_preemptions for each in answers))  # type: ignore[union-attr]
+    assert any(each.usage.num_preemptions for each in answers if isinstance(each, Completion))
     await until_empty(stack)
 
 

@@ -9,8 +9,8 @@ class PlaneMessage(msgspec.Struct, frozen=True, array_like=True):
     """Base of the messages: arrays, each with its tag in front, new fields last with defaults."""
 
 
-class Hello(PlaneMessage, frozen=True, tag="hello"):
-    """Who wants blocks, and how it arranges them."""
+class Greeting(PlaneMessage, frozen=True):
+    """Who speaks, and how it arranges and computes its blocks."""
 
     version: int
     layout: str
@@ -20,15 +20,12 @@ class Hello(PlaneMessage, frozen=True, tag="hello"):
     block_bytes: int = 0
 
 
-class Welcome(PlaneMessage, frozen=True, tag="welcome"):
+class Hello(Greeting, frozen=True, tag="hello"):
+    """Who wants blocks."""
+
+
+class Welcome(Greeting, frozen=True, tag="welcome"):
     """Who has blocks, arranged alike."""
-
-    version: int
-    layout: str
-    host_id: str
-    epoch: int
-    model_fingerprint: str = ""
-    block_bytes: int = 0
 
 
 class FetchBlocks(PlaneMessage, frozen=True, tag="fetch_blocks"):

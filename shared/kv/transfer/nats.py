@@ -29,12 +29,7 @@ from slipstream.shared.kv.transfer.plane import (
     TransferBrokenError,
 )
 from slipstream.shared.kv.transfer.progress import Progress, Question
-from slipstream.shared.kv.transfer.trying import (
-    PASSING,
-    ask_until_complete,
-    error_of,
-    take_turn,
-)
+from slipstream.shared.kv.transfer.trying import PASSING, error_of, fetch_in_turn
 from slipstream.shared.messages.codec import decoder_of
 
 __all__ = ["NatsPlane", "NatsServer"]
@@ -151,14 +146,8 @@ class NatsPlane:
         """Copy blocks; see `TransferPlane`."""
         progress = Progress(request, into, self._identity)
         subject = KV_DATA.subject(host_id=address)
-        deadline = Deadline(deadline_s)
-        await take_turn(self._room, deadline)
-        try:
-            ask = partial(self._ask, subject, progress, deadline)
-            await ask_until_complete(ask, progress, deadline, address)
-        finally:
-            self._room.release()
-        return progress.fetched
+        ask = partial(self._ask, subject)
+        return await fetch_in_turn(self._room, progress, ask, address, deadline_s)
 
     async def close(self) -> None:
         """End running transfers with TransferBrokenError and disconnect."""

@@ -10,6 +10,7 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.kv.transfer.messages import (
     PROTOCOL_VERSION,
     FetchBlocks,
+    Greeting,
     Hello,
     Welcome,
 )
@@ -80,7 +81,7 @@ class PlaneIdentity:
             self.block_bytes,
         )
 
-    def mismatch(self, other: Hello | Welcome) -> str | None:
+    def mismatch(self, other: Greeting) -> str | None:
         """Return what keeps the other's blocks from being ours, naming both sides, or None."""
         pairs = (
             ("transfer protocol", PROTOCOL_VERSION, other.version),

@@ -28,7 +28,7 @@ from slipstream.shared.kv.transfer.tcp_wire import (
     send_message,
 )
 from slipstream.shared.kv.transfer.threads import run_to_its_end
-from slipstream.shared.kv.transfer.trying import ask_until_complete, error_of, take_turn
+from slipstream.shared.kv.transfer.trying import error_of, fetch_in_turn
 from slipstream.shared.messages.codec import decoder_of
 
 __all__ = ["TcpPlane", "TcpServer"]
@@ -137,14 +137,8 @@ class TcpPlane:
     ) -> Fetched:
         """Copy blocks; see `TransferPlane`."""
         progress = Progress(request, into, self._identity)
-        deadline = Deadline(deadline_s)
-        await take_turn(self._room, deadline)
-        try:
-            ask = partial(self._ask, address, progress, deadline)
-            await ask_until_complete(ask, progress, deadline, address)
-        finally:
-            self._room.release()
-        return progress.fetched
+        ask = partial(self._ask, address)
+        return await fetch_in_turn(self._room, progress, ask, address, deadline_s)
 
     async def close(self) -> None:
         """End running transfers with TransferBrokenError and hang up."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from slipstream.shared.errors import (
     DeadlineExceededError,
@@ -12,6 +13,7 @@ from slipstream.shared.errors import (
 from slipstream.shared.kv.transfer.messages import Refused
 from slipstream.shared.kv.transfer.plane import (
     Deadline,
+    Fetched,
     TransferBrokenError,
     TransferError,
     TransferIncompatibleError,
@@ -47,8 +49,30 @@ def error_of(refused: Refused) -> TransferError | BusyError:
             return TransferRefusedError(refused.reason, refused.message)
 
 
-async def take_turn(room: asyncio.Semaphore, deadline: Deadline) -> None:
-    """Wait for room among the transfers that run. Raises TransferTimeoutError."""
+async def fetch_in_turn(
+    room: asyncio.Semaphore,
+    progress: Progress,
+    ask: Callable[[Progress, Deadline], Awaitable[None]],
+    address: str,
+    deadline_s: float,
+) -> Fetched:
+    """
+    Wait for room among the transfers that run, then ask until no block is missing.
+
+    `ask` sends one question and takes its answer. Raises TransferTimeoutError or
+    TransferBrokenError, by what happened last, at the deadline; else what `ask` raises and no other
+    try can mend.
+    """
+    deadline = Deadline(deadline_s)
+    await _take_turn(room, deadline)
+    try:
+        await ask_until_complete(partial(ask, progress, deadline), progress, deadline, address)
+    finally:
+        room.release()
+    return progress.fetched
+
+
+async def _take_turn(room: asyncio.Semaphore, deadline: Deadline) -> None:
     try:
         async with asyncio.timeout(deadline.left()):
             await room.acquire()
@@ -59,12 +83,7 @@ async def take_turn(room: asyncio.Semaphore, deadline: Deadline) -> None:
 async def ask_until_complete(
     ask: Callable[[], Awaitable[None]], progress: Progress, deadline: Deadline, address: str
 ) -> None:
-    """
-    Call `ask`, which sends one question and takes its answer, until no block is missing.
-
-    Raises TransferTimeoutError or TransferBrokenError, by what happened last, at the deadline;
-    else what `ask` raises and no other try can mend.
-    """
+    """Call `ask` until no block is missing. Raises as `fetch_in_turn`."""
     while not progress.is_complete:
         try:
             await ask()

@@ -95,7 +95,8 @@ async def test_promised_blocks_are_asked_for_again_without_an_answer() -> None:
     await commits.commit(sequence)
 
     assert [(3, 5), (3, 5)] == keeper.wanted
-    assert [4, 5] == [block_id for block_id, _ in sequence.leased.arrived]  # type: ignore[union-attr]
+    assert sequence.leased is not None
+    assert [4, 5] == [block_id for block_id, _ in sequence.leased.arrived]
 
 
 async def test_what_is_said_waits_for_the_end() -> None:

@@ -2,6 +2,7 @@
 
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockState
+from slipstream.services.kv_manager.records import Holder
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.kv import (
     Blocks,
@@ -112,9 +113,9 @@ def ranked(book: LeaseBook, request: str, num_blocks: int, priority: int, age_s:
     return given
 
 
-def short(book: LeaseBook, given: Leased | None, worker: tuple[str, int] = A) -> Blocks:
+def short(book: LeaseBook, given: Leased | None, worker: Holder = A) -> Blocks:
     message = Grant(
-        worker_id=worker[0],  # type: ignore[arg-type]
+        worker_id=worker[0],
         worker_epoch=worker[1],
         num_blocks=2,
         short_lease_id=given.lease_id if given is not None else None,
