@@ -18,7 +18,6 @@ from slipstream.shared.kv.transfer.nats import NatsPlane, NatsServer
 from slipstream.shared.kv.transfer.nats_server import WINDOW
 from slipstream.shared.kv.transfer.plane import (
     TransferBrokenError,
-    TransferIncompatibleError,
     TransferRefusedError,
     TransferTimeoutError,
 )
@@ -64,40 +63,6 @@ def is_hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broker_of(nats_server: Any) -> str:
     return urlsplit(nats_server.url).netloc
-
-
-async def test_blocks_arrive_in_their_places(
-    source: StandInSource, server: NatsServer, plane: NatsPlane, places: Places
-) -> None:
-    fetched = await plane.fetch(server.address, source.request(ORDER), places.into, 5)
-
-    assert places.hold(source, ORDER)
-    assert (NUM_BLOCKS, NUM_BLOCKS * BLOCK_BYTES, 0) == (
-        fetched.num_blocks,
-        fetched.num_bytes,
-        fetched.num_resumes,
-    )
-
-
-async def test_other_layout_is_refused_naming_both(
-    source: StandInSource, server: NatsServer, nats_server: Any, places: Places
-) -> None:
-    other = identity("receiver", BLOCK_BYTES, layout="layout-2")
-    plane = await NatsPlane.connect(other, nats_server.url)
-    with pytest.raises(TransferIncompatibleError, match=r"layout-1.*receiver.*layout-2"):
-        await plane.fetch(server.address, source.request(ORDER), places.into, 5)
-    await plane.close()
-
-    assert [] == source.asked
-
-
-async def test_unknown_lease_is_refused(
-    source: StandInSource, server: NatsServer, plane: NatsPlane, places: Places
-) -> None:
-    with pytest.raises(TransferRefusedError, match="unknown_lease"):
-        await plane.fetch(server.address, source.request(ORDER, "other"), places.into, 5)
-
-    assert bytes(len(places.memory)) == places.memory
 
 
 @pytest.mark.parametrize("num_questions", [0, 1, 2])

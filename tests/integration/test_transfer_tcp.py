@@ -10,7 +10,6 @@ import pytest
 
 from slipstream.shared.kv.transfer.plane import (
     TransferBrokenError,
-    TransferIncompatibleError,
     TransferRefusedError,
     TransferTimeoutError,
 )
@@ -45,19 +44,6 @@ async def plane() -> AsyncIterator[TcpPlane]:
 @pytest.fixture
 def places() -> Places:
     return Places(NUM_BLOCKS, BLOCK_BYTES)
-
-
-async def test_blocks_arrive_in_their_places(
-    source: StandInSource, server: TcpServer, plane: TcpPlane, places: Places
-) -> None:
-    fetched = await plane.fetch(server.address, source.request(ORDER), places.into, 5)
-
-    assert places.hold(source, ORDER)
-    assert (NUM_BLOCKS, NUM_BLOCKS * BLOCK_BYTES, 0) == (
-        fetched.num_blocks,
-        fetched.num_bytes,
-        fetched.num_resumes,
-    )
 
 
 async def test_connection_is_used_again_until_it_has_been_idle(
@@ -97,27 +83,6 @@ async def test_every_address_of_a_name_is_tried(
     await plane.fetch(f"localhost:{port}", source.request(ORDER), places.into, 5)
 
     assert places.hold(source, ORDER)
-
-
-async def test_other_layout_is_refused_naming_both(
-    source: StandInSource, server: TcpServer, places: Places
-) -> None:
-    plane = TcpPlane(identity("receiver", BLOCK_BYTES, layout="layout-2"))
-    with pytest.raises(TransferIncompatibleError, match=r"source .*layout-1.*receiver.*layout-2"):
-        await plane.fetch(server.address, source.request(ORDER), places.into, 5)
-    await plane.close()
-
-    assert [] == source.asked
-
-
-async def test_unknown_lease_is_refused(
-    source: StandInSource, server: TcpServer, plane: TcpPlane, places: Places
-) -> None:
-    with pytest.raises(TransferRefusedError) as caught:
-        await plane.fetch(server.address, source.request(ORDER, "other"), places.into, 5)
-
-    assert ("unknown_lease", "transfer_refused") == (caught.value.reason, caught.value.code)
-    assert bytes(len(places.memory)) == places.memory
 
 
 async def test_block_of_another_generation_is_refused(
