@@ -1,5 +1,7 @@
 """One frozen configuration a process: read once by the command line, checked here, passed down."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Literal
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.block_hash import NUM_BITS
 from slipstream.shared.messages.common import Route
+from slipstream.shared.scheduling.queue import Policy
 
 Engine = Literal["auto", "native", "torch", "fake"]
 WeightFormat = Literal["float32", "bf16", "int8", "int4"]
@@ -81,12 +84,37 @@ class SchedulerConfig(ServiceConfig):
     max_num_attempts: int = 3
     # `auto` prefills on the decode worker below this many uncached tokens.
     min_num_remote_tokens: int = 64
+    policy: Policy = "priority"  # who of those waiting is next
+    tenant_weights: str = ""  # shares under `fair`: name=weight,name=weight; others weigh 1
+    # Seats of each decode worker that only interactive requests take, while there are any.
+    num_reserved_seats: int = 2
+    prompt_window: int = 1024  # tokens of prompts that a worker is given ahead of computing them
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.weights_of_tenants
+        _check_range("num_reserved_seats", self.num_reserved_seats, 0, 4096)
+        _check_range("prompt_window", self.prompt_window, 1, 1_000_000)
         _check_range("max_num_waiting", self.max_num_waiting, 1, 1_000_000)
         _check_range("default_max_tokens", self.default_max_tokens, 1, 1_000_000)
         _check_range("default_deadline_ms", self.default_deadline_ms, 1, self.max_deadline_ms)
+
+    @property
+    def weights_of_tenants(self) -> Mapping[str, float]:
+        """The share of each tenant that is named. Raises ConfigurationError."""
+        weights = {}
+        for each in filter(None, (part.strip() for part in self.tenant_weights.split(","))):
+            name, _, text = each.partition("=")
+            try:
+                weight = float(text)
+            except ValueError:
+                weight = math.nan
+            if not name or not 0 < weight < math.inf:
+                raise ConfigurationError(
+                    f"--tenant-weights has {each!r}; it must be NAME=WEIGHT, the weight above 0"
+                )
+            weights[name] = weight
+        return weights
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,16 @@ class DeadlineExceededError(SlipstreamError):
         super().__init__(f"no {what} within {seconds:g} s")
 
 
+class OverloadedError(SlipstreamError):
+    """A request would be served too late; the message says by how much."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after_ms: int) -> None:
+        self.retry_after_ms = retry_after_ms
+        super().__init__(message)
+
+
 class NoAnswerError(DeadlineExceededError):
     """
     A call was not answered in time: asking again, or somebody else, can help.

@@ -18,6 +18,7 @@ from slipstream.shared.config import (
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.lifecycle import read_status
 from slipstream.shared.messages.common import Role, Route
+from slipstream.shared.scheduling.queue import Policy
 
 # Workers are given this long to finish what runs: less than the supervisor waits for them.
 _WORKER_DRAIN_S = 2.0
@@ -36,6 +37,7 @@ class StackSettings:
     model: str = DEFAULT_MODEL
     cache_dir: Path
     route: Route = "auto"
+    policy: Policy | None = None
     engine: Engine = "auto"
     weight_format: WeightChoice = "auto"
     kv_format: KvChoice = "auto"
@@ -154,6 +156,8 @@ def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str)
         "SLIPSTREAM_KV_FORMAT": settings.kv_format,
         "SLIPSTREAM_TEST_MODE": "1" if settings.is_test_mode else "0",
     }
+    if settings.policy is not None:
+        variables["SLIPSTREAM_POLICY"] = settings.policy
     if settings.kv_memory is not None:
         variables["SLIPSTREAM_KV_MEMORY"] = settings.kv_memory
     if settings.is_prefix_cache_on is not None:

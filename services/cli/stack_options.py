@@ -9,6 +9,7 @@ import typer
 from slipstream.services.cli.console import progress, resolve_cache_dir
 from slipstream.shared.config import DEFAULT_MODEL, Engine, Eviction, KvChoice, WeightChoice
 from slipstream.shared.messages.common import Route
+from slipstream.shared.scheduling.queue import Policy
 
 if TYPE_CHECKING:
     from slipstream.services.cli.stack import StackSettings
@@ -40,6 +41,14 @@ class StackOptions:
         Route,
         typer.Option(envvar="SLIPSTREAM_ROUTE", help="Where prefill runs.", rich_help_panel=_PANEL),
     ] = "auto"
+    policy: Annotated[
+        Policy | None,
+        typer.Option(
+            envvar="SLIPSTREAM_POLICY",
+            help="Who of those waiting is next (default: priority).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     engine: Annotated[
         Engine,
         typer.Option(envvar="SLIPSTREAM_ENGINE", help="Forward pass.", rich_help_panel=_PANEL),
@@ -152,6 +161,7 @@ class StackOptions:
             model=self.model,
             cache_dir=resolve_cache_dir(self.cache_dir),
             route=self.route,
+            policy=self.policy,
             engine=self.engine,
             weight_format=self.weight_format,
             kv_format=self.kv_format,

@@ -139,6 +139,8 @@ class DecodeJobs:
         self._metrics.emitted(len(fresh))
         if fresh and not num_booked:
             self._metrics.began(sequence.usage(), _timings(sequence))
+            if sequence.job.hand_over is None:
+                self._changed()  # the next prompt may come
         num_left = sequence.num_prefill_tokens - sequence.num_computed_tokens
         if num_left > 0 and not sequence.is_over:
             self._host.gate.update(sequence.attempt, num_left)

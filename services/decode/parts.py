@@ -53,7 +53,8 @@ async def open_parts(
     book = ReportBook()
     metrics = DecodeMetrics(meter)
     grants = BlockGrants(bus, host.host_id, worker, config.num_granted_blocks)
-    reporter = Reporter(bus, host.record("decode", worker, config.num_seats), book)
+    record = host.record("decode", worker, config.num_seats)
+    reporter = Reporter(bus, record, book, speeds=host.speeds)
     drafts = _drafts(config, bus, host)
     publisher = StreamPublisher(token_bus, config.stream_keep_s)
     jobs = DecodeJobs(

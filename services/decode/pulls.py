@@ -213,6 +213,9 @@ class RemotePulls:
         )
         if isinstance(answer, KvRefused):
             raise JobEndedError(f"kv_{answer.reason}", answer.message)
+        host = self._leasing.host
+        num_tokens = answer.num_blocks * host.model.layout.block_size
+        host.speeds.pulls.saw(num_tokens, answer.duration_ms / 1000)
 
     async def _give_up(self, incoming: _Incoming) -> None:
         """Let go of a sequence, whatever is under way for it."""

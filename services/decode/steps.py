@@ -165,7 +165,10 @@ class DecodeSteps:
             return
         started = time.perf_counter()
         sample(sound, self._host.engine.forward([part.rows for part in sound]))
-        self._pace.saw(sound, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._pace.saw(sound, seconds)
+        num_prompt_rows = sum(part.rows.num_rows for part in sound if not part.is_stream)
+        self._host.speeds.prompts.saw(num_prompt_rows, seconds)
         for part in sound:
             # Whoever stood still inside the step may have read what others wrote meanwhile.
             part.error = part.error or self._loss(part)

@@ -32,7 +32,8 @@ async def open_parts(
     host = await WorkerHost.open(config, bus, worker)
     book = ReportBook()
     metrics = PrefillMetrics(meter)
-    reporter = Reporter(bus, host.record("prefill", worker, config.num_seats), book)
+    record = host.record("prefill", worker, config.num_seats)
+    reporter = Reporter(bus, record, book, speeds=host.speeds)
     steps = PrefillSteps(host, config.token_budget, config.prompt_step_ms / 1000, metrics.steps)
     jobs = PrefillJobs(bus, tracer, host, steps, book, worker, config.num_seats, reporter.changed)
     host.keeper.on_lost = jobs.lease_lost

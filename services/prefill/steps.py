@@ -88,8 +88,9 @@ class PrefillSteps:
             return
         started = time.perf_counter()
         logits = self._host.engine.forward([chunk.rows for chunk in sound])
-        rows = prompts_in([chunk.rows for chunk in sound])
-        self._cost.learn(NO_STREAMS, rows, time.perf_counter() - started)
+        rows, seconds = prompts_in([chunk.rows for chunk in sound]), time.perf_counter() - started
+        self._cost.learn(NO_STREAMS, rows, seconds)
+        self._host.speeds.prompts.saw(rows.num_rows, seconds)
         of_rows = zip(logits, row_passes().peaks(logits), strict=True)
         for chunk in sound:
             sequence = chunk.sequence

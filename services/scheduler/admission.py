@@ -21,12 +21,13 @@ from slipstream.shared.errors import (
     UnknownModelError,
 )
 from slipstream.shared.messages.codec import decode_request, unknown_fields
-from slipstream.shared.messages.common import Route
+from slipstream.shared.messages.common import LatencyClassName, Route
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import Constraint, SamplingParameters
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.scheduling.classes import DEFAULT_CLASS
 
 log = structlog.get_logger()
 
@@ -48,6 +49,7 @@ class AdmittedRequest:
     allow_other_numerics: bool
     num_bytes: int
     num_choices: int = 1
+    latency_class: LatencyClassName = DEFAULT_CLASS
     client_request_id: str | None = None  # for logs; never a key
 
 
@@ -64,11 +66,15 @@ class Admission:
         self._warned: set[str] = set()
 
     def admit(self, payload: bytes, subject_model: str | None) -> AdmittedRequest:
-        """
-        Return the admitted request. `subject_model` is the model's token in the subject, if any.
+        """Read and finish a request. Raises as both."""
+        return self.finish(self.read(payload, subject_model), len(payload))
 
-        Raises InvalidRequestError or MessageTooLargeError. It tokenizes and compiles, so it belongs
-        on a thread.
+    def read(self, payload: bytes, subject_model: str | None) -> GenerateRequest:
+        """
+        Return a request whose fields are in range, its text not looked at yet.
+
+        `subject_model` is the model's token in the subject, if any. Raises InvalidRequestError or
+        MessageTooLargeError.
         """
         if len(payload) > self._config.max_request_bytes:
             raise MessageTooLargeError(len(payload), self._config.max_request_bytes, "a request")
@@ -76,6 +82,18 @@ class Admission:
         self._warn_of_unknown(payload)
         self._check_model(request.model, subject_model)
         check_fields(request, self._model.vocab_size, self._model.max_context_length)
+        return request
+
+    def is_slow(self, request: GenerateRequest) -> bool:
+        """Tell whether even a short request may take milliseconds to finish: it is compiled."""
+        return constraint_of(request) is not None
+
+    def finish(self, request: GenerateRequest, num_bytes: int) -> AdmittedRequest:
+        """
+        Return the admitted request. Raises InvalidRequestError.
+
+        It tokenizes and compiles, so that with all but short texts it belongs on a thread.
+        """
         constraint = self._constraint(request)
         token_ids = self._prompt_token_ids(request)
         num_left = self._num_output_room(len(token_ids))
@@ -85,12 +103,13 @@ class Admission:
             is_streamed=request.stream,
             route=request.route or self._config.route,
             priority=request.priority or 0,
-            deadline_ms=self._deadline_ms(request.deadline_ms),
+            deadline_ms=self.deadline_ms(request),
             tenant=request.tenant or "",
             cache_salt=request.cache_salt or "",
             allow_other_numerics=bool(request.allow_other_numerics),
-            num_bytes=len(payload),
+            num_bytes=num_bytes,
             num_choices=request.n or 1,
+            latency_class=request.latency_class or DEFAULT_CLASS,
             client_request_id=request.client_request_id,
         )
 
@@ -174,8 +193,9 @@ class Admission:
             constraint=constraint,
         )
 
-    def _deadline_ms(self, asked: int | None) -> int:
-        limit = self._config.max_deadline_ms
+    def deadline_ms(self, request: GenerateRequest) -> int:
+        """Return how long a request may take in all. Raises InvalidRequestError."""
+        asked, limit = request.deadline_ms, self._config.max_deadline_ms
         if asked is None:
             return self._config.default_deadline_ms
         if not 1 <= asked <= limit:

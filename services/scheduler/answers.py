@@ -7,7 +7,12 @@ import structlog
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.subjects import is_inbox
-from slipstream.shared.errors import InvalidRequestError, MessageTooLargeError, SlipstreamError
+from slipstream.shared.errors import (
+    InvalidRequestError,
+    MessageTooLargeError,
+    OverloadedError,
+    SlipstreamError,
+)
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Accepted, Failed
 from slipstream.shared.messages.generate import Completion
@@ -31,6 +36,7 @@ def failed_from(error: SlipstreamError, trace_id: str | None = None) -> Failed:
     """Return the answer that tells a client of an error: field and limit by name."""
     field = error.field if isinstance(error, InvalidRequestError) else None
     limit = error.limit if isinstance(error, InvalidRequestError) else None
+    retry_after_ms = error.retry_after_ms if isinstance(error, OverloadedError) else None
     if isinstance(error, MessageTooLargeError):
         limit = error.limit
     return Failed(
@@ -38,6 +44,7 @@ def failed_from(error: SlipstreamError, trace_id: str | None = None) -> Failed:
         message=str(error),
         field=field or None,
         limit=limit,
+        retry_after_ms=retry_after_ms,
         trace_id=trace_id,
     )
 

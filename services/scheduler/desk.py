@@ -9,12 +9,10 @@ from typing import Any
 
 import structlog
 
-from slipstream.services.scheduler import placement
 from slipstream.services.scheduler.answers import LATE, Answers, Refusal
 from slipstream.services.scheduler.dispatch import Dispatcher
-from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
-from slipstream.services.scheduler.queue import WaitingQueue
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import NoRespondersError, SlipstreamError
@@ -22,6 +20,7 @@ from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.common import Phase, Rejected
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.reports import EndedSequence
+from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.tracing import Tracer
 
@@ -59,7 +58,7 @@ class Desk:
         self,
         config: SchedulerConfig,
         tracer: Tracer,
-        fleet: Fleet,
+        load: Load,
         answers: Answers,
         dispatcher: Dispatcher,
         block_size: int,
@@ -68,11 +67,11 @@ class Desk:
         self._block_size = block_size
         self._config = config
         self._tracer = tracer
-        self._fleet = fleet
+        self.load = load
+        self._fleet = load.fleet
         self._answers = answers
         self._dispatcher = dispatcher
         self._metrics = metrics
-        self.queue = WaitingQueue(config.max_num_waiting, config.max_waiting_bytes)
         self.records: dict[RequestId, RequestRecord] = {}
         self._closed: OrderedDict[RequestId, WorkerId | None] = OrderedDict()
         self._placeable = asyncio.Event()
@@ -83,7 +82,10 @@ class Desk:
     def open(self, record: RequestRecord) -> None:
         """Let an admitted request wait for its turn."""
         self.records[record.request_id] = record
-        self.queue.add(record)
+        if (refusal := self._too_large(record)) is not None:
+            self.run(self.fail(record, refusal), record.log_fields)
+            return
+        self.load.add(record)
         self._placeable.set()
 
     def kick(self) -> None:
@@ -102,8 +104,14 @@ class Desk:
         while True:
             await self._placeable.wait()
             self._placeable.clear()
-            while (record := self.queue.first()) is not None and self._place(record):
-                pass
+            while (placed := self.load.next()) is not None:
+                record = placed.record
+                if (refusal := self._too_large(record)) is not None:  # no pool was known before
+                    self._fleet.unassign(record.request_id)
+                    self.run(self.fail(record, refusal), record.log_fields)
+                    continue
+                self._begin_attempt(record, placed.placement)
+                self.run(self._dispatch(record, record.attempt), record.log_fields)
 
     async def cancel(self, message: Cancel) -> Cancelled:
         """End a request in whatever phase it is. Idempotent."""
@@ -113,7 +121,7 @@ class Desk:
             return Cancelled(request_id=message.request_id, phase=phase)
         phase = record.phase
         record.is_cancelled = True
-        if self.queue.remove(record.request_id) is not None:
+        if self.load.remove(record.request_id):
             await self.fail(record, Refusal("cancelled", "the request was cancelled"))
         else:
             await self._dispatcher.cancel(record, message.reason)
@@ -139,6 +147,7 @@ class Desk:
             if record.phase == "prefilling":
                 record.phase = "decoding"
                 record.num_unmentioned = 0
+                self._fleet.prompt_done(record.request_id)
             return
         if ended.code == NoRespondersError.code and choice is not None:
             # Whoever held it found nobody to go on with it: the next attempt goes elsewhere.
@@ -204,7 +213,7 @@ class Desk:
         await self._refuse_waiting()  # attempts that failed meanwhile
 
     async def _refuse_waiting(self) -> None:
-        for record in self.queue.records():
+        for record in self.load.waiting():
             await self.fail(
                 record, Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
             )
@@ -224,30 +233,10 @@ class Desk:
             kind = type(error).__name__
             log.error("task_failed", **log_fields, error=str(error), kind=kind, exc_info=error)
 
-    def _place(self, record: RequestRecord) -> bool:
-        num_blocks = self._fleet.max_num_blocks()
-        if num_blocks is not None and (refusal := self._too_large(record, num_blocks)):
-            self.queue.remove(record.request_id)
-            self.run(self.fail(record, refusal), record.log_fields)
-            return True
-        choice = placement.choose(
-            record.request.route,
-            len(record.request.prompt_token_ids),
-            self._config.min_num_remote_tokens,
-            self._fleet.views("decode"),
-            self._fleet.views("prefill"),
-            record.avoid,
-            wants_prompt_logprobs=record.request.sampling.num_prompt_logprobs is not None,
-        )
-        if choice is None:
-            return False
-        self.queue.remove(record.request_id)
-        self._begin_attempt(record, choice)
-        self.run(self._dispatch(record, record.attempt), record.log_fields)
-        return True
-
-    def _too_large(self, record: RequestRecord, num_blocks: int) -> Refusal | None:
-        request = record.request
+    def _too_large(self, record: RequestRecord) -> Refusal | None:
+        request, num_blocks = record.request, self._fleet.max_num_blocks
+        if num_blocks is None:
+            return None
         num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         block_size = self._block_size
         if -(-num_tokens // block_size) <= num_blocks:
@@ -258,7 +247,7 @@ class Desk:
             f"{num_blocks * block_size}: lower max_tokens, or start with more --kv-memory",
         )
 
-    def _begin_attempt(self, record: RequestRecord, choice: placement.Placement) -> None:
+    def _begin_attempt(self, record: RequestRecord, choice: Placement) -> None:
         record.attempt += 1
         record.placement = choice
         record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
@@ -267,7 +256,6 @@ class Desk:
         record.queue_ms = record.elapsed_ms
         if record.attempt == 1:
             self._metrics.placed(record.queue_ms / 1000)
-        self._fleet.assign((choice.decode_worker_id, choice.prefill_worker_id))
         record.attempt_span = self._tracer.start(
             names.SPAN_ATTEMPT,
             parent=record.root.context,
@@ -324,7 +312,7 @@ class Desk:
         self._leave_attempt(record, refusal.code)
         record.phase = "waiting"
         record.is_leaving = False
-        self.queue.add(record, is_first=True)
+        self.load.add(record, is_first=True)
         # Workers say when a seat is free; a moment's rest keeps a full one from being asked again.
         asyncio.get_running_loop().call_later(_REST_S, self._placeable.set)
 
@@ -342,8 +330,7 @@ class Desk:
 
     def _leave_attempt(self, record: RequestRecord, error: str | None) -> None:
         if record.placement is not None:
-            choice = record.placement
-            self._fleet.unassign((choice.decode_worker_id, choice.prefill_worker_id))
+            self._fleet.unassign(record.request_id)
             record.placement = None
         if record.attempt_span is not None:
             record.attempt_span.end(error)
@@ -357,13 +344,15 @@ class Desk:
     ) -> None:
         """Forget the record; one canonical line says how it went."""
         del self.records[record.request_id]
-        self.queue.remove(record.request_id)
+        self.load.remove(record.request_id)
         choice = record.placement
         self._closed[record.request_id] = choice.decode_worker_id if choice is not None else None
         while len(self._closed) > _NUM_CLOSED:
             self._closed.popitem(last=False)
         code = refusal.code if refusal is not None else ended.code if ended is not None else None
         usage = ended.usage if ended is not None else None
+        if ended is not None:
+            self.load.ended(record, ended)
         self._leave_attempt(record, code)
         if usage is not None:
             record.root.set(names.GEN_AI_USAGE_INPUT_TOKENS, usage.num_prompt_tokens)

@@ -15,6 +15,7 @@ from slipstream.shared.messages.common import Accepted, Rejected
 from slipstream.shared.messages.generate import Cancel, Cancelled
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob, SequenceJob
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.scheduling.classes import CLASSES
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.spans import Span, SpanKind
@@ -129,7 +130,7 @@ class Dispatcher:
             "route_reason": placement.reason,
             "queue_ms": record.queue_ms,
             "elapsed_ms": record.elapsed_ms,
-            "priority": request.priority,
+            "priority": CLASSES[request.latency_class].job_priority + request.priority,
             "tenant": request.tenant,
             "cache_salt": request.cache_salt,
             "allow_other_numerics": request.allow_other_numerics,

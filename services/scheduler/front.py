@@ -11,20 +11,21 @@ from slipstream.services.scheduler.choice_desk import ChoiceDesk
 from slipstream.services.scheduler.choices import choice_id
 from slipstream.services.scheduler.desk import RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
-from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.subjects import DECODE, GENERATE, is_inbox, last_token
 from slipstream.shared.config import SchedulerConfig
-from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.errors import OverloadedError, SlipstreamError
 from slipstream.shared.ids import new_request_id
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled, Resume
 from slipstream.shared.messages.jobs import Encoding, ReplyTarget
 from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.spans import Span, SpanKind
@@ -33,6 +34,9 @@ from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.model_source import open_model
 
 log = structlog.get_logger()
+
+# A text of so many bytes is tokenized in less time than a thread takes to be asked.
+_MAX_INLINE_BYTES = 2048
 
 
 class Front:
@@ -153,14 +157,14 @@ class Front:
     def _overload(self, num_bytes: int, root: Span) -> Failed | None:
         if self.is_draining:
             return self._later("draining", "the scheduler is shutting down", root)
-        if not self.desk.queue.can_add(
+        if not self.desk.load.queue.can_add(
             num_bytes + self._num_bytes_admitting, 1 + self._num_admitting
         ):
             return self._overloaded(root)
         return None
 
     def _overloaded(self, root: Span) -> Failed:
-        num_waiting = len(self.desk.queue)
+        num_waiting = len(self.desk.load.queue)
         return self._later("overloaded", f"{num_waiting} requests are waiting already", root)
 
     def _later(self, code: str, message: str, root: Span) -> Failed:
@@ -175,10 +179,7 @@ class Front:
         is_general = incoming.subject == GENERATE.pattern
         subject_model = None if is_general else last_token(incoming.subject)
         try:
-            # Tokenizing a megabyte takes a while: never on the event loop.
-            request = await asyncio.to_thread(
-                self._admission.admit, incoming.payload, subject_model
-            )
+            request = await self._read(incoming.payload, subject_model)
         except SlipstreamError as error:
             return failed_from(error, root.context.trace_id)
         except Exception:
@@ -191,12 +192,33 @@ class Front:
         if self.is_draining:
             return self._overload(0, root)
         # Of `n` choices each counts; the request itself has been counted at the door.
-        if request.num_choices > 1 and not self.desk.queue.can_add(
+        if request.num_choices > 1 and not self.desk.load.queue.can_add(
             request.num_bytes, request.num_choices
         ):
             return self._overloaded(root)
+        if (late := self.desk.load.judge(request)) is not None:
+            return failed_from(OverloadedError(*late), root.context.trace_id)
         await self._open(self._record(incoming, request, root))
         return None
+
+    async def _read(self, payload: bytes, subject_model: str | None) -> AdmittedRequest:
+        """
+        Decode, check, tokenize. Raises OverloadedError before tokenizing what would wait too long.
+
+        Tokenizing a megabyte takes a while: only short requests are read on the event loop.
+        """
+        is_short = len(payload) <= _MAX_INLINE_BYTES
+        read, finish = self._admission.read, self._admission.finish
+        if is_short:
+            request = read(payload, subject_model)
+        else:
+            request = await asyncio.to_thread(read, payload, subject_model)
+        late = self.desk.load.judge_read(request, self._admission.deadline_ms(request))
+        if late is not None:
+            raise OverloadedError(*late)
+        if is_short and not self._admission.is_slow(request):
+            return finish(request, len(payload))
+        return await asyncio.to_thread(finish, request, len(payload))
 
     def _record(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> RequestRecord:
         return RequestRecord(
@@ -234,12 +256,12 @@ async def open_front(
     """Read the model's configuration and tokenizer, and wire the scheduler's parts."""
     model = await asyncio.to_thread(open_model, config)
     tokenizer = await asyncio.to_thread(Tokenizer, model.directory)
-    fleet = Fleet()
+    fleet = Fleet(config.prompt_window)
     answers = Answers(bus, model.name)
     desk = Desk(
         config,
         tracer,
-        fleet,
+        Load(config, fleet),
         answers,
         Dispatcher(bus, tracer, model.name),
         model.layout.block_size,

@@ -4,10 +4,10 @@ import time
 from dataclasses import dataclass, field
 
 from slipstream.services.scheduler.admission import AdmittedRequest
-from slipstream.services.scheduler.placement import Placement
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.common import Phase
 from slipstream.shared.messages.jobs import ReplyTarget
+from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.worker.deadline import Deadline
@@ -32,6 +32,7 @@ class RequestRecord:
     is_cancelled: bool = False
     is_leaving: bool = False  # the attempt is being taken back: what fails of it counts no more
     token_ids: list[int] = field(default_factory=list)  # known to have been emitted
+    num_charged_tokens: int = 0  # of these, to its tenant
     num_unmentioned: int = 0  # reports of the holder in a row that don't know it
     unmentioned_at: float = 0.0  # when the first of them came
     queue_ms: float = 0.0

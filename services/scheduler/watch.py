@@ -8,7 +8,6 @@ import structlog
 
 from slipstream.services.scheduler.answers import LATE, Refusal
 from slipstream.services.scheduler.desk import NO_WORKER_S, RETRY_AFTER_MS, Desk
-from slipstream.services.scheduler.fleet import Fleet
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
@@ -23,6 +22,8 @@ from slipstream.shared.messages.reports import (
     WorkerRecord,
     WorkerReport,
 )
+from slipstream.shared.scheduling.classes import CLASSES
+from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
@@ -55,6 +56,7 @@ class Watch:
         """Take a worker's report as the truth about what it holds."""
         if not self._fleet.saw(report, time.monotonic()):
             return
+        self._desk.load.saw(report)
         held = {(each.request_id, each.attempt) for each in report.held}
         for each in report.held:
             self._mention(each, report.worker_id)
@@ -103,10 +105,14 @@ class Watch:
                 if worker_id not in self._probing:
                     self._probing.add(worker_id)
                     self._desk.run(self._probe(worker_id))
-        if self._fleet.views("decode"):
+        if self._fleet.num_open("decode"):
             self._decode_seen_at = now
         for record in list(self._desk.records.values()):
             await self._check_time(record, now - self._decode_seen_at)
+        while (old := self._desk.load.too_old()) is not None:
+            limit_s = CLASSES[old.request.latency_class].max_wait_s
+            message = f"it waited {limit_s:g} s, the longest that its class may"
+            await self._desk.fail(old, Refusal("overloaded", message, RETRY_AFTER_MS))
 
     async def _check_time(self, record: RequestRecord, without_decode_s: float) -> None:
         if record.deadline.at is None:
@@ -163,6 +169,9 @@ class Watch:
             num_known = held.next_index - len(held.token_ids)
             if num_known <= len(record.token_ids) < held.next_index:
                 record.token_ids[num_known:] = held.token_ids
+                self._desk.load.generated(record, len(record.token_ids))
+            if held.next_index > 0:
+                self._fleet.prompt_done(record.request_id)
 
     def _is_unmentioned(self, record: RequestRecord, held: set[Attempt]) -> bool:
         """

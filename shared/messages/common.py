@@ -9,6 +9,7 @@ from slipstream.shared.ids import RequestId, WorkerId
 PROTOCOL_VERSION = 1
 
 Role = Literal["scheduler", "prefill", "decode", "draft", "kv", "gateway"]
+LatencyClassName = Literal["interactive", "standard", "batch"]
 Route = Literal["auto", "remote", "local"]
 FinishReason = Literal["stop", "length", "abort"]
 Phase = Literal["unknown", "waiting", "prefilling", "handing_over", "decoding", "ended"]

@@ -7,6 +7,7 @@ import msgspec
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.common import (
     FinishReason,
+    LatencyClassName,
     Message,
     Phase,
     Route,
@@ -90,6 +91,7 @@ class GenerateRequest(Message, frozen=True):
     num_speculative_tokens: int | None = None
     allow_other_numerics: bool | None = None
     client_request_id: str | None = None  # echoed in logs, never a key
+    latency_class: LatencyClassName | None = None  # who goes first, and is refused how soon
 
 
 class TokenFrame(Message, frozen=True, tag="token_frame"):

@@ -73,6 +73,9 @@ class WorkerReport(Message, frozen=True, tag="worker_report"):
     held: list[HeldSequence] = []
     ended: list[EndedSequence] = []
     kv_class: str = ""  # KV may only be moved between workers where this is the same
+    # Measured over the steps of late; 0: nothing to measure yet.
+    prompt_tokens_per_s: float = 0.0  # of prompts, in the time that was theirs
+    pulled_tokens_per_s: float = 0.0  # of KV from other hosts
 
 
 class ReportRequest(Message, frozen=True, tag="report_request"):

@@ -23,6 +23,7 @@ from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.prompt_gate import PromptGate
 from slipstream.shared.worker.runner_source import open_runner
 from slipstream.shared.worker.sampler_source import SamplerSource
+from slipstream.shared.worker.throughput import Speeds
 
 log = structlog.get_logger()
 
@@ -49,6 +50,7 @@ class WorkerHost:
         self.engine = engine
         self.keeper = keeper
         self.samplers = samplers
+        self.speeds = Speeds()
         # Prompts lease when a step has rows for them, and then blocks for this step and the next.
         self.gate = PromptGate(token_budget)
         self.num_tokens_ahead = _NUM_STEPS_AHEAD * token_budget

@@ -15,10 +15,13 @@ from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
 from slipstream.shared.worker.report_book import ReportBook
+from slipstream.shared.worker.throughput import Speeds
 
 log = structlog.get_logger()
 
 REPORT_S = 0.3
+# Changes come in bursts, a step's or a second's many requests: a report tells of all of them.
+_MIN_REPORT_S = 0.005
 RECORD_S = 2.0
 
 
@@ -31,12 +34,14 @@ class Reporter:
         record: WorkerRecord,
         book: ReportBook,
         num_free_blocks: Callable[[], int] = lambda: 0,
+        speeds: Speeds | None = None,
     ) -> None:
         self.record = record
         self.book = book
         self.scheduler_epoch = 0
         self._bus = bus
         self._num_free_blocks = num_free_blocks
+        self._speeds = speeds or Speeds()
         self._number = 0
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,6 +93,8 @@ class Reporter:
             held=held,
             ended=ended,
             kv_class=f"{record.model_fingerprint}|{record.layout}|{record.numerics}",
+            prompt_tokens_per_s=self._speeds.prompts.tokens_per_s,
+            pulled_tokens_per_s=self._speeds.pulls.tokens_per_s,
         )
 
     async def publish(self, *, is_full: bool = False) -> None:
@@ -103,6 +110,7 @@ class Reporter:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REPORT_S):
                     await self._changed.wait()
+            await asyncio.sleep(_MIN_REPORT_S)
             self._changed.clear()
             try:
                 await self.publish()

@@ -26,7 +26,7 @@ def _of_scheduler(stack: ServiceStack) -> Holdings:
     groups = [each.group for each in front._choices._followed.values()]
     return {
         "records": desk.records,
-        "waiting": len(desk.queue) + desk.queue.num_bytes,
+        "waiting": len(desk.load.queue) + desk.load.queue.num_bytes,
         "desk tasks": desk._tasks,
         "admitting": front._num_admitting + front._num_bytes_admitting,
         # What is closed may be waited for in vain, and is forgotten some seconds later.

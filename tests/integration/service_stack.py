@@ -295,4 +295,4 @@ async def until_empty(stack: ServiceStack, timeout_s: float = WAIT_S) -> None:
             await asyncio.sleep(0.01)
 
     assert [] == audit.problems
-    assert (0, 0) == (len(stack.desk.queue), stack.desk.queue.num_bytes)
+    assert (0, 0) == (len(stack.desk.load.queue), stack.desk.load.queue.num_bytes)

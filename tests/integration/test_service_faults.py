@@ -75,7 +75,7 @@ async def until_in_phase(phase: str, stack: ServiceStack, request_id: RequestId)
     record = stack.desk.records[request_id]
     match phase:
         case "waiting":
-            await until(lambda: stack.desk.queue.first() is record)
+            await until(lambda: stack.desk.load.waiting() == [record])
         case "leasing":
             await until(lambda: prefill.num_running)
         case "prefilling":

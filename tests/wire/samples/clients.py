@@ -98,6 +98,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             num_speculative_tokens=3,
             allow_other_numerics=True,
             client_request_id="mine-1",
+            latency_class="interactive",
         ),
         GenerateRequest(),
     ),

@@ -85,6 +85,8 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
                 )
             ],
             kv_class="model|layout|numerics",
+            prompt_tokens_per_s=812.5,
+            pulled_tokens_per_s=9000.0,
         ),
         WorkerReport(DECODE_WORKER, "decode", 11, 7, 32, 32),
     ),

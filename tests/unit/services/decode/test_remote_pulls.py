@@ -36,6 +36,7 @@ from slipstream.shared.telemetry.context import SpanContext
 from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.lease_keeper import LeaseKeeper
 from slipstream.shared.worker.leasing import JobEndedError, Leasing
+from slipstream.shared.worker.throughput import Speeds
 
 SIZE = 4
 NEAR, FAR = HostId("near"), HostId("far")
@@ -103,6 +104,7 @@ async def pulls(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         model=SimpleNamespace(layout=KvLayout(1, 1, 2, SIZE, kind="fake"), fingerprint="f"),
         numerics="n",
         num_tokens_ahead=8,
+        speeds=Speeds(),
         keeper=LeaseKeeper(bus, NEAR, worker, 30_000),
     )
     made = RemotePulls(bus, Leasing(bus, host, worker), 4)

@@ -6,7 +6,7 @@ from typing import Any
 from slipstream.services.scheduler.answers import Answers
 from slipstream.services.scheduler.desk import Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
-from slipstream.services.scheduler.fleet import Fleet
+from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Incoming
@@ -15,6 +15,7 @@ from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled
+from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 from slipstream.shared.telemetry.tracing import Tracer
 
@@ -36,10 +37,11 @@ class Office:
         self.meter = PrometheusMeter()
         metrics = SchedulerMetrics(self.meter)
         tracer = Tracer()
+        settings = make_config(**config)
         self.desk = Desk(
-            make_config(**config),
+            settings,
             tracer,
-            self.fleet,
+            Load(settings, self.fleet),
             Answers(self.bus, "fake"),
             Dispatcher(self.bus, tracer, "fake"),
             32,
@@ -85,8 +87,11 @@ class Office:
 
     def assert_empty(self) -> None:
         assert not self.desk.records
-        assert (0, 0) == (len(self.desk.queue), self.desk.queue.num_bytes)
+        queue = self.desk.load.queue
+        assert (0, 0, []) == (len(queue), queue.num_bytes, self.desk.load.waiting())
         assert not self.fleet._assigned
+        assert not self.fleet._placed
+        assert not self.fleet._windows
 
 
 async def running(office: Office, *, is_streamed: bool = True) -> tuple[Any, Worker]:

@@ -59,7 +59,7 @@ async def test_seats_bound_what_is_placed(office: Office) -> None:
         office.desk.open(make_record(name))
     await until(lambda: len(decode.jobs) == 2)
     await asyncio.sleep(0.01)
-    assert (2, 1) == (len(decode.jobs), len(office.desk.queue))
+    assert (2, 1) == (len(decode.jobs), len(office.desk.load.queue))
     await office.report(decode, num_seats=2, ended=[ended("r1", **FINISHED)])
 
     await until(lambda: len(decode.jobs) == 3)

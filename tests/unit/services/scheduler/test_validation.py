@@ -140,6 +140,7 @@ def test_every_field_of_a_request_is_looked_at_or_known_to_need_none() -> None:
         "skip_special_tokens",
         "model",
         "allow_other_numerics",
+        "latency_class",
     }
     elsewhere = {"prompt", "messages", "prompt_token_ids", "deadline_ms", "route"}
     constraints = {"response_format", "guided_json", "guided_regex", "guided_choice"}

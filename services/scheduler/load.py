@@ -1,0 +1,166 @@
+"""What waits and what could run it: the planner, fed by records, reports and endings."""
+
+import time
+from dataclasses import dataclass, replace
+
+from slipstream.services.scheduler.admission import AdmittedRequest
+from slipstream.services.scheduler.records import RequestRecord
+from slipstream.shared.config import SchedulerConfig
+from slipstream.shared.ids import RequestId
+from slipstream.shared.messages.generate import GenerateRequest
+from slipstream.shared.messages.reports import EndedSequence, WorkerReport
+from slipstream.shared.scheduling.classes import DEFAULT_CLASS
+from slipstream.shared.scheduling.door import TooLate, judge
+from slipstream.shared.scheduling.fleet import Fleet
+from slipstream.shared.scheduling.placed import Placement
+from slipstream.shared.scheduling.placement import PlacementRules
+from slipstream.shared.scheduling.planner import Planner
+from slipstream.shared.scheduling.queue import WaitingQueue
+from slipstream.shared.scheduling.wait_estimate import WaitEstimate
+from slipstream.shared.scheduling.waiting import WaitingRequest
+from slipstream.shared.scheduling.workload import OutputLengths, Rates, work_s
+
+_NOBODY = RequestId("")  # asks only what would be
+_MIN_TIMED_TOKENS = 8  # of an answer, that its speed says something
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Whose turn it is, and where it goes."""
+
+    record: RequestRecord
+    placement: Placement
+
+
+class Load:
+    """Owns the waiting queue, and what is learned of the requests that went through it."""
+
+    def __init__(self, config: SchedulerConfig, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.queue = WaitingQueue(
+            config.max_num_waiting,
+            config.max_waiting_bytes,
+            config.policy,
+            config.weights_of_tenants,
+        )
+        rules = PlacementRules(
+            min_num_remote_tokens=config.min_num_remote_tokens,
+            num_reserved_seats=config.num_reserved_seats,
+        )
+        self._planner = Planner(self.queue, fleet, rules)
+        self._estimate = WaitEstimate()
+        self._lengths = OutputLengths()
+        self._rates = Rates()
+        self._records: dict[RequestId, RequestRecord] = {}  # that wait
+
+    def judge_read(self, request: GenerateRequest, deadline_ms: int) -> TooLate | None:
+        """Tell whether a request would wait too long, before its text is looked at."""
+        now = time.monotonic()
+        waiting = WaitingRequest(
+            request_id=_NOBODY,
+            arrived_at=now,
+            num_prompt_tokens=1,
+            tenant=request.tenant or "",
+            latency_class=request.latency_class or DEFAULT_CLASS,
+            deadline_at=now + deadline_ms / 1000,
+        )
+        return self._judge(waiting, now)
+
+    def judge(self, request: AdmittedRequest) -> TooLate | None:
+        """Tell whether an admitted request would be answered too late."""
+        now = time.monotonic()
+        return self._judge(self._waiting(request, now, now + request.deadline_ms / 1000), now)
+
+    def add(self, record: RequestRecord, *, is_first: bool = False) -> None:
+        """Let a record wait for its turn; `is_first` for one that had it already."""
+        waiting = replace(
+            self._waiting(record.request, record.arrived_at, record.deadline.at),
+            request_id=record.request_id,
+        )
+        self._records[record.request_id] = record
+        now = time.monotonic()
+        self._planner.add(waiting, now, is_first=is_first)
+        self._looked(now)
+
+    def next(self) -> Next | None:
+        """Take the next record that has somewhere to go."""
+        now = time.monotonic()
+        planned = self._planner.next(now, lambda request_id: self._records[request_id].avoid)
+        if planned is None:
+            return None
+        self._estimate.took(planned.request.work_s, now)
+        self._looked(now)
+        return Next(self._records.pop(planned.request.request_id), planned.placement)
+
+    def remove(self, request_id: RequestId) -> bool:
+        """Take a record out of the queue; False if it doesn't wait."""
+        self._records.pop(request_id, None)
+        was_waiting = self.queue.remove(request_id) is not None
+        self._looked(time.monotonic())
+        return was_waiting
+
+    def waiting(self) -> list[RequestRecord]:
+        """Return all records that wait, in no order."""
+        return list(self._records.values())
+
+    def too_old(self) -> RequestRecord | None:
+        """Return a record that has waited for longer than its class promises."""
+        now = time.monotonic()
+        for request in self.queue.oldest():
+            if now - request.arrived_at > request.of_class.max_wait_s:
+                return self._records[request.request_id]
+        return None
+
+    def generated(self, record: RequestRecord, num_tokens: int) -> None:
+        """Charge a tenant for output that a record has by now."""
+        num_new = num_tokens - record.num_charged_tokens
+        if num_new > 0:
+            record.num_charged_tokens = num_tokens
+            self.queue.counters.charge(record.request.tenant, num_new)
+
+    def ended(self, record: RequestRecord, ended: EndedSequence) -> None:
+        """Learn from an answer how long answers are, and how fast they come."""
+        usage, request = ended.usage, record.request
+        if usage is None:
+            return
+        num_tokens = usage.num_output_tokens
+        self.generated(record, num_tokens)
+        if ended.finish_reason == "abort":
+            return
+        self._lengths.learn(request.tenant, request.latency_class, num_tokens)
+        stream_s = (ended.total_ms - ended.ttft_ms) / 1000
+        if num_tokens > _MIN_TIMED_TOKENS and stream_s > 0:
+            self._rates = self._rates.with_stream(num_tokens / stream_s)
+
+    def saw(self, report: WorkerReport) -> None:
+        """Learn from a report how fast prompts are computed."""
+        if report.prompt_tokens_per_s > 0:
+            self._rates = replace(self._rates, prompt_tokens_per_s=report.prompt_tokens_per_s)
+
+    def _looked(self, now: float) -> None:
+        self._estimate.looked(now, is_anyone_waiting=bool(len(self.queue)))
+
+    def _judge(self, waiting: WaitingRequest, now: float) -> TooLate | None:
+        return judge(waiting, self.queue, self._estimate, now) if len(self.queue) else None
+
+    def _waiting(
+        self, request: AdmittedRequest, arrived_at: float, deadline_at: float | None
+    ) -> WaitingRequest:
+        sampling, num_prompt_tokens = request.sampling, len(request.prompt_token_ids)
+        num_expected = self._lengths.expect(
+            request.tenant, request.latency_class, sampling.max_tokens
+        )
+        return WaitingRequest(
+            request_id=_NOBODY,
+            arrived_at=arrived_at,
+            num_prompt_tokens=num_prompt_tokens,
+            num_expected_tokens=num_expected,
+            work_s=work_s(num_prompt_tokens, num_expected, self._rates),
+            tenant=request.tenant,
+            latency_class=request.latency_class,
+            priority=request.priority,
+            deadline_at=deadline_at,
+            num_bytes=request.num_bytes,
+            route=request.route,
+            wants_prompt_logprobs=sampling.num_prompt_logprobs is not None,
+        )

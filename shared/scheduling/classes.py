@@ -1,0 +1,57 @@
+"""Latency classes: who goes first, how long each may wait, and what it is to be served within."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from slipstream.shared.messages.common import LatencyClassName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyClass:
+    """What requests of a class can count on."""
+
+    name: LatencyClassName
+    rank: int  # the lower goes first
+    # Workers order prompts and choose who gives way by one number; a class outweighs any priority.
+    job_priority: int
+    max_wait_s: float  # in the queue; whoever would wait longer is refused at the door
+    aging_s: float  # after so long in the queue its turn comes between those of lower ranks
+    ttft_target_s: float  # what `goodput` is measured by
+
+
+_CLASS_STEP = 1000  # above the range of a request's own priority
+
+CLASSES: Mapping[LatencyClassName, LatencyClass] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            LatencyClass(
+                name="interactive",
+                rank=0,
+                job_priority=_CLASS_STEP,
+                max_wait_s=5.0,
+                aging_s=1.0,
+                ttft_target_s=1.0,
+            ),
+            LatencyClass(
+                name="standard",
+                rank=1,
+                job_priority=0,
+                max_wait_s=60.0,
+                aging_s=15.0,
+                ttft_target_s=5.0,
+            ),
+            LatencyClass(
+                name="batch",
+                rank=2,
+                job_priority=-_CLASS_STEP,
+                max_wait_s=3600.0,
+                aging_s=60.0,
+                ttft_target_s=600.0,
+            ),
+        )
+    }
+)
+
+DEFAULT_CLASS: LatencyClassName = "standard"

@@ -1,0 +1,175 @@
+"""Where a request runs: its decode worker, and who computes the prompt. Pure."""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slipstream.shared.ids import HostId, WorkerId
+from slipstream.shared.scheduling.fleet import Fleet
+from slipstream.shared.scheduling.placed import Placement, WorkerView
+from slipstream.shared.scheduling.waiting import WaitingRequest
+
+_NUM_LOOKED_AT = 8
+# A worker as busy as it can be counts like so many seconds of computing: prefixes are worth a
+# detour, not a queue.
+_LOAD_S = 0.5
+_FIRST_TOKENS_PER_S = 1000.0  # of prompts, while nobody has measured any
+_FIRST_PULLED_PER_S = 10_000.0  # tokens of KV between hosts, as above
+# Decoding elsewhere pays off in ways that first tokens don't show: computing the prompt beside
+# streams must be clearly faster.
+_CLEARLY = 1.25
+
+NO_CACHE: Mapping[HostId, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRules:
+    """What an operator decides."""
+
+    # `auto` prefills on the decode worker below this many uncached tokens.
+    min_num_remote_tokens: int = 64
+    # Seats of each decode worker that only the first class takes, while it is in use.
+    num_reserved_seats: int = 2
+
+
+class _Way(NamedTuple):
+    """A prefill worker for a decode worker, or none, and why."""
+
+    prefill: WorkerView | None
+    reason: str
+
+
+def choose(
+    request: WaitingRequest,
+    fleet: Fleet,
+    rules: PlacementRules,
+    avoid: AbstractSet[WorkerId] = frozenset(),
+    cached: Mapping[HostId, int] = NO_CACHE,
+) -> Placement | None:
+    """
+    Return a placement, or None when no worker has room now.
+
+    `cached` says how many tokens of the prompt each host holds, where it holds any. Workers in
+    `avoid` (they failed this request) are taken only if there is no other.
+    """
+    seated = _seated(fleet, rules.num_reserved_seats if request.of_class.rank > 0 else 0, cached)
+    ranked = sorted(seated, key=lambda each: _cost(request, fleet, each, avoid, cached))
+    for decode in ranked:
+        num_uncached = max(1, request.num_prompt_tokens - cached.get(decode.host_id, 0))
+        way = _way(request, fleet, rules, decode, num_uncached, avoid)
+        if way is not None:
+            return Placement(
+                decode_worker_id=decode.worker_id,
+                host_id=decode.host_id,
+                prefill_worker_id=way.prefill.worker_id if way.prefill is not None else None,
+                route="local" if way.prefill is None else "remote",
+                reason=way.reason,
+                num_cached_tokens=min(cached.get(decode.host_id, 0), request.num_prompt_tokens - 1),
+            )
+    return None
+
+
+def _seated(fleet: Fleet, num_reserved: int, cached: Mapping[HostId, int]) -> list[WorkerView]:
+    """Return the decode workers worth a look: the least busy, and those where a prefix is."""
+    found = {
+        each.worker_id: each
+        for each in fleet.least_busy("decode", max_num=_NUM_LOOKED_AT)
+        if each.num_free_seats > num_reserved
+    }
+    for host_id in cached:
+        for each in fleet.least_busy("decode", host_id):
+            if each.num_free_seats > num_reserved:
+                found[each.worker_id] = each
+    return list(found.values())
+
+
+def _cost(
+    request: WaitingRequest,
+    fleet: Fleet,
+    decode: WorkerView,
+    avoid: AbstractSet[WorkerId],
+    cached: Mapping[HostId, int],
+) -> tuple[bool, float, WorkerId]:
+    """Return what a decode worker costs: those that failed the request last, then by seconds."""
+    num_uncached = request.num_prompt_tokens - cached.get(decode.host_id, 0)
+    prefill = next(iter(fleet.least_busy("prefill", decode.host_id)), decode)
+    seconds = num_uncached / _rate(prefill) + _LOAD_S * (decode.load + prefill.load)
+    return (decode.worker_id in avoid, seconds, decode.worker_id)
+
+
+def _way(
+    request: WaitingRequest,
+    fleet: Fleet,
+    rules: PlacementRules,
+    decode: WorkerView,
+    num_uncached: int,
+    avoid: AbstractSet[WorkerId],
+) -> _Way | None:
+    """Return who computes the prompt, or None when whoever should has no room now."""
+    prefill = _prefill_worker(fleet, decode, avoid)
+    is_open_here = decode.window.has_room(num_uncached)
+    why_here = _why_here(request, rules, num_uncached)
+    if why_here is None and prefill is None:
+        why_here = "no_prefill_worker"
+    if why_here is not None:
+        return _Way(None, why_here) if is_open_here else None
+    assert prefill is not None, "without one there is a reason"
+    is_asked_for = request.route == "remote"
+    is_faster_here = _is_clearly_faster_here(decode, prefill, num_uncached)
+    if is_open_here and is_faster_here and not is_asked_for:
+        return _Way(None, "prefill_busy")
+    is_open_there = prefill.num_free_seats > 0 and prefill.window.has_room(num_uncached)
+    why_there = "asked_for_remote" if is_asked_for else "long_prompt"
+    return _Way(prefill, why_there) if is_open_there else None
+
+
+def _why_here(request: WaitingRequest, rules: PlacementRules, num_uncached: int) -> str | None:
+    """Return why the decode worker computes the prompt, whoever else could; None: it need not."""
+    # Logprobs of the prompt are made where the stream is, so that they need no hand-over.
+    if request.wants_prompt_logprobs:
+        return "prompt_logprobs"
+    if request.route == "local":
+        return "asked_for_local"
+    if request.route == "remote" or num_uncached >= rules.min_num_remote_tokens:
+        return None
+    is_short = request.num_prompt_tokens < rules.min_num_remote_tokens
+    return "short_prompt" if is_short else "cached_prompt"
+
+
+def _is_clearly_faster_here(decode: WorkerView, prefill: WorkerView, num_uncached: int) -> bool:
+    """Tell whether the first token comes much sooner beside the streams; only rates can tell."""
+    if not (decode.prompt_tokens_per_s and prefill.prompt_tokens_per_s):
+        return False
+    here_s = (decode.window.num_tokens + num_uncached) / decode.prompt_tokens_per_s
+    there_s = (prefill.window.num_tokens + num_uncached) / prefill.prompt_tokens_per_s
+    if prefill.host_id != decode.host_id:
+        there_s += num_uncached / (decode.pulled_tokens_per_s or _FIRST_PULLED_PER_S)
+    return here_s * _CLEARLY < there_s
+
+
+def _prefill_worker(
+    fleet: Fleet, decode: WorkerView, avoid: AbstractSet[WorkerId]
+) -> WorkerView | None:
+    """
+    Return who computes a prompt: a neighbour, or without any somebody whose KV can be pulled.
+
+    Not one that failed the request already, as when the link to its host is cut: then the decode
+    worker computes it itself.
+    """
+    neighbours = fleet.least_busy("prefill", decode.host_id, _NUM_LOOKED_AT)
+    if neighbours:
+        return next((each for each in neighbours if each.worker_id not in avoid), neighbours[0])
+    others = fleet.least_busy("prefill", max_num=_NUM_LOOKED_AT)
+    return next(
+        (
+            each
+            for each in others
+            if each.kv_class == decode.kv_class != "" and each.worker_id not in avoid
+        ),
+        None,
+    )
+
+
+def _rate(worker: WorkerView) -> float:
+    return worker.prompt_tokens_per_s or _FIRST_TOKENS_PER_S

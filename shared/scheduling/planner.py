@@ -1,0 +1,79 @@
+"""What runs next, and where: the queue and the fleet together. Pure; time comes in as a value."""
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from slipstream.shared.ids import HostId, RequestId, WorkerId
+from slipstream.shared.scheduling.fleet import Fleet
+from slipstream.shared.scheduling.placed import Placement
+from slipstream.shared.scheduling.placement import NO_CACHE, PlacementRules, choose
+from slipstream.shared.scheduling.queue import WaitingQueue
+from slipstream.shared.scheduling.waiting import WaitingRequest
+
+# So long after the last request of the first class seats are kept free for the next.
+_RESERVE_S = 60.0
+
+
+class Planned(NamedTuple):
+    """A request that was taken out of the queue, and where it goes."""
+
+    request: WaitingRequest
+    placement: Placement
+
+
+class Planner:
+    """The one place that decides; the live scheduler and the simulator both ask it."""
+
+    def __init__(self, queue: WaitingQueue, fleet: Fleet, rules: PlacementRules) -> None:
+        self.queue = queue
+        self.fleet = fleet
+        self._rules = rules
+        self._without_reserve = PlacementRules(
+            min_num_remote_tokens=rules.min_num_remote_tokens, num_reserved_seats=0
+        )
+        self._reserved_until = 0.0
+
+    def add(self, request: WaitingRequest, now: float, *, is_first: bool = False) -> None:
+        """Let a request wait for its turn."""
+        if request.of_class.rank == 0:
+            self._reserved_until = now + _RESERVE_S
+        self.queue.add(request, is_first=is_first)
+
+    def next(
+        self,
+        now: float,
+        avoid: Callable[[RequestId], AbstractSet[WorkerId]] = lambda _: frozenset(),
+        cached: Callable[[RequestId], Mapping[HostId, int]] = lambda _: NO_CACHE,
+    ) -> Planned | None:
+        """Take the next request that has somewhere to go, and count it as placed there."""
+        is_reserving = now < self._reserved_until and self.queue.policy != "fcfs"
+        rules = self._rules if is_reserving else self._without_reserve
+        looked_at: set[RequestId] = set()
+        for request in self._candidates(now):
+            if request.request_id in looked_at:
+                continue
+            looked_at.add(request.request_id)
+            placement = choose(
+                request, self.fleet, rules, avoid(request.request_id), cached(request.request_id)
+            )
+            if placement is not None:
+                self.queue.take(request, now)
+                num_uncached = request.num_prompt_tokens - placement.num_cached_tokens
+                self.fleet.assign(request.request_id, placement, num_uncached)
+                return Planned(request, placement)
+        return None
+
+    def _candidates(self, now: float) -> Iterator[WaitingRequest]:
+        """Yield whose turn it is, and who may pass when that one finds no room."""
+        first = self.queue.first(now)
+        if first is None or not self.fleet.num_open("decode"):
+            return
+        yield first
+        # Seats that are kept free are free for the first class.
+        best = self.queue.first(now, max_rank=0)
+        if best is not None:
+            yield best
+        shortest = self.queue.shortest()
+        if shortest is not None:
+            yield shortest

@@ -1,0 +1,41 @@
+"""A request as the queue sees it. Pure data."""
+
+from dataclasses import dataclass
+
+from slipstream.shared.ids import RequestId
+from slipstream.shared.messages.common import LatencyClassName, Route
+from slipstream.shared.scheduling.classes import CLASSES, DEFAULT_CLASS, LatencyClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRequest:
+    """What order and placement go by. Times are seconds of one monotonic clock."""
+
+    request_id: RequestId
+    arrived_at: float
+    num_prompt_tokens: int
+    num_expected_tokens: int = 0  # of output, by what was seen; never `max_tokens` alone
+    num_cached_tokens: int = 0  # of the prompt, where most of it is cached
+    work_s: float = 0.0  # of an engine, alone
+    tenant: str = ""
+    latency_class: LatencyClassName = DEFAULT_CLASS
+    priority: int = 0
+    deadline_at: float | None = None
+    num_bytes: int = 0
+    route: Route = "auto"
+    wants_prompt_logprobs: bool = False
+
+    @property
+    def num_uncached_tokens(self) -> int:
+        """Tokens of the prompt that must be computed."""
+        return self.num_prompt_tokens - self.num_cached_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """What is charged to its tenant when it is placed: prompt, and output as expected."""
+        return self.num_prompt_tokens + self.num_expected_tokens
+
+    @property
+    def of_class(self) -> LatencyClass:
+        """Its class."""
+        return CLASSES[self.latency_class]
