@@ -188,7 +188,8 @@ class DecodeJobs:
             return "cancelled"
         if job.model != self._host.model.name:
             return "wrong_model"
-        return "no_seat" if len(self._tasks) >= self._num_seats else None
+        # As reports tell it: the scheduler fills a seat whose holder still gives its blocks back.
+        return "no_seat" if self._book.num_held >= self._num_seats else None
 
     def _begin(self, job: DecodeJob, attempt: Attempt, context: SpanContext | None) -> None:
         span = self._tracer.start(

@@ -122,11 +122,13 @@ class PrefillSteps:
         keeper = self._host.keeper
         for sequence in self._sequences:
             sequence.leased.absorb()
-        return [
+        safe = [
             sequence
             for sequence in self._sequences
             if keeper.is_safe(sequence.leased.lease_id, self._margin_s)
         ]
+        # The urgent first, and among equals who came first: so do steps share their rows.
+        return sorted(safe, key=lambda sequence: -sequence.job.priority)
 
     def _retire(self) -> None:
         """Between two steps: let go of what is done, so that its blocks may be given away."""

@@ -61,8 +61,14 @@ class Answers:
         if is_inbox(incoming.reply):
             await self._send(incoming.reply, failed, encoding_of(incoming.payload))
 
-    async def accept(self, record: RequestRecord, subject: str | None = None) -> None:
-        """Tell a streaming client that its request is in, and under which id and seed."""
+    async def accept(
+        self, record: RequestRecord, subject: str | None = None, reply: str = ""
+    ) -> None:
+        """
+        Tell a streaming client that its request is in, and under which id and seed.
+
+        With a `reply` subject the server says there if nobody listens.
+        """
         if not record.request.is_streamed:
             return
         accepted = Accepted(
@@ -73,7 +79,8 @@ class Answers:
             num_prompt_tokens=len(record.request.prompt_token_ids),
             trace_id=record.root.context.trace_id,
         )
-        await self._send(subject or record.reply.subject, accepted, record.reply.encoding)
+        payload = encode(accepted, record.reply.encoding)
+        await self._bus.publish(subject or record.reply.subject, payload, reply=reply)
 
     async def answer(self, record: RequestRecord, answer: Completion | Failed) -> None:
         """Send the one answer of a plain request, or say that no message can hold it."""

@@ -115,6 +115,7 @@ class ChoiceDesk:
             root=span,
             deadline=whole.deadline,
             choice=choice,
+            client_inbox=whole.client_inbox,
         )
 
     async def _arrived(self, incoming: Incoming) -> None:

@@ -254,8 +254,9 @@ class Desk:
         record.is_leaving = False
         record.num_unmentioned = 0
         record.queue_ms = record.elapsed_ms
+        self._metrics.placed(choice)
         if record.attempt == 1:
-            self._metrics.placed(record.queue_ms / 1000)
+            self._metrics.began(record.queue_ms / 1000)
         record.attempt_span = self._tracer.start(
             names.SPAN_ATTEMPT,
             parent=record.root.context,
@@ -269,6 +270,12 @@ class Desk:
                 names.QUEUE_TIME_S: record.queue_ms / 1000,
                 names.ROUTE: choice.route,
                 names.ROUTE_REASON: choice.reason,
+                names.POLICY: self.load.queue.policy,
+                names.LATENCY_CLASS: record.request.latency_class,
+                names.NUM_WAITING: len(self.load.queue),
+                names.NUM_CACHED_TOKENS: choice.num_cached_tokens,
+                names.DECODE_WORKER_ID: choice.decode_worker_id,
+                names.PREFILL_WORKER_ID: choice.prefill_worker_id or "",
             },
         ).end()
 

@@ -11,6 +11,7 @@ from slipstream.services.scheduler.choice_desk import ChoiceDesk
 from slipstream.services.scheduler.choices import choice_id
 from slipstream.services.scheduler.desk import RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.dispatch import Dispatcher
+from slipstream.services.scheduler.interest_watch import InterestWatch
 from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.records import RequestRecord
@@ -59,6 +60,7 @@ class Front:
         desk.on_closed = self._choices.closed
         self.desk = desk
         self.watch = watch
+        self.interest = InterestWatch(bus, answers, desk.records, desk.cancel)
         self.is_draining = False
         self._bus = bus
         self._tracer = tracer
@@ -72,6 +74,7 @@ class Front:
     async def start(self) -> None:
         """Listen for what comes back to us."""
         await self._choices.start()
+        await self.interest.start()
 
     async def cancel(self, message: Cancel) -> Cancelled:
         """End a request with all of its choices. Idempotent."""
@@ -230,6 +233,7 @@ class Front:
                 is_streamed=request.is_streamed,
             ),
             root=root,
+            client_inbox=incoming.reply,
             deadline=Deadline.from_ms(request.deadline_ms),
         )
 

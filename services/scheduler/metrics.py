@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.messages.common import Phase
+from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.meter import Meter, Readings
 
@@ -17,13 +18,18 @@ class SchedulerMetrics:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._queue_time = meter.histogram(names.METRIC_QUEUE_TIME)
+        self._placements = meter.counter(names.METRIC_PLACEMENTS)
         self._refused = meter.counter(names.METRIC_REFUSED)
         self._failed = meter.counter(names.METRIC_FAILED)
         self._late = meter.counter(names.METRIC_LATE_COMPLETIONS)
 
-    def placed(self, queue_s: float) -> None:
+    def began(self, queue_s: float) -> None:
         """Count a request's first placement."""
         self._queue_time.record(queue_s)
+
+    def placed(self, placement: Placement) -> None:
+        """Count an attempt, by where its prompt is computed and why."""
+        self._placements.add(placement.route, placement.reason)
 
     def refused(self, reason: str) -> None:
         """Count a refusal at the door."""

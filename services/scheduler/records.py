@@ -23,6 +23,7 @@ class RequestRecord:
     root: Span
     deadline: Deadline
     choice: int = 0
+    client_inbox: str = ""  # where its client takes answers; none where nobody waits for them
     arrived_at: float = field(default_factory=time.monotonic)
     attempt: int = 0
     num_failures: int = 0

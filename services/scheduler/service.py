@@ -61,7 +61,7 @@ class SchedulerService:
         for topic in (GENERATE, GENERATE_MODEL):
             await self._bus.subscribe(topic.wildcard, front.generate, queue=SCHEDULER_QUEUE)
         await self._bus.flush()
-        loops = (front.desk.place_loop(), front.watch.tick_loop())
+        loops = (front.desk.place_loop(), front.watch.tick_loop(), front.interest.loop())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def wait(self) -> None:

@@ -95,7 +95,9 @@ class Fleet:
         known = self._workers.get(worker_id)
         return known.report.role if known is not None else None
 
-    def assign(self, request_id: RequestId, placement: Placement, num_prompt_tokens: int) -> None:
+    def assign(
+        self, request_id: RequestId, placement: Placement, num_prompt_tokens: int, rank: int = 0
+    ) -> None:
         """Count a request as placed, with so many tokens of its prompt to compute."""
         self._placed[request_id] = placement
         self._assigned[placement.decode_worker_id] += 1
@@ -104,7 +106,7 @@ class Fleet:
         window = self._windows.setdefault(
             placement.computes_prompt, PromptWindow(self._window_tokens)
         )
-        window.give(request_id, num_prompt_tokens)
+        window.give(request_id, num_prompt_tokens, rank)
         self._weigh_placed(placement)
 
     def prompt_done(self, request_id: RequestId) -> bool:

@@ -108,7 +108,7 @@ def _way(
 ) -> _Way | None:
     """Return who computes the prompt, or None when whoever should has no room now."""
     prefill = _prefill_worker(fleet, decode, avoid)
-    is_open_here = decode.window.has_room(num_uncached)
+    is_open_here = decode.window.has_room(num_uncached, request.of_class.rank)
     why_here = _why_here(request, rules, num_uncached)
     if why_here is None and prefill is None:
         why_here = "no_prefill_worker"
@@ -119,7 +119,9 @@ def _way(
     is_faster_here = _is_clearly_faster_here(decode, prefill, num_uncached)
     if is_open_here and is_faster_here and not is_asked_for:
         return _Way(None, "prefill_busy")
-    is_open_there = prefill.num_free_seats > 0 and prefill.window.has_room(num_uncached)
+    is_open_there = prefill.num_free_seats > 0 and prefill.window.has_room(
+        num_uncached, request.of_class.rank
+    )
     why_there = "asked_for_remote" if is_asked_for else "long_prompt"
     return _Way(prefill, why_there) if is_open_there else None
 

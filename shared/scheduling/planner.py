@@ -60,7 +60,8 @@ class Planner:
             if placement is not None:
                 self.queue.take(request, now)
                 num_uncached = request.num_prompt_tokens - placement.num_cached_tokens
-                self.fleet.assign(request.request_id, placement, num_uncached)
+                rank = request.of_class.rank
+                self.fleet.assign(request.request_id, placement, num_uncached, rank)
                 return Planned(request, placement)
         return None
 

@@ -92,6 +92,11 @@ WORKER_ID: Final = "slipstream.worker.id"
 WORKER_ROLE: Final = "slipstream.worker.role"
 HOST_ID: Final = "slipstream.host.id"
 ROUTE: Final = "slipstream.route"
+POLICY: Final = "slipstream.policy"
+LATENCY_CLASS: Final = "slipstream.latency_class"
+NUM_WAITING: Final = "slipstream.num_waiting"
+DECODE_WORKER_ID: Final = "slipstream.worker.decode_id"
+PREFILL_WORKER_ID: Final = "slipstream.worker.prefill_id"
 ROUTE_REASON: Final = "slipstream.route.reason"
 QUEUE_TIME_S: Final = "slipstream.queue_time_s"
 TIME_TO_FIRST_TOKEN_S: Final = "slipstream.time_to_first_token_s"  # noqa: S105 - no secret
@@ -148,6 +153,13 @@ METRIC_QUEUE_AGE: Final = Metric(
     "slipstream_queue_age_seconds",
     "seconds",
     "Age of the oldest request that waits for a worker; 0 when none does.",
+)
+METRIC_PLACEMENTS: Final = Metric(
+    "counter",
+    "slipstream_placements_total",
+    "attempts",
+    "Attempts placed on workers, by who computes the prompt and why.",
+    ("route", "reason"),
 )
 METRIC_REFUSED: Final = Metric(
     "counter",

@@ -28,15 +28,17 @@ def admitted(inside: Iterable[Claim], waiting: Iterable[Claim], max_num_tokens: 
     Return who of those waiting may enter, marking those that pass others. Pure but for the marks.
 
     In the order of their rank, while less than `max_num_tokens` are to be computed inside: so what
-    is leased is computed next, and the next one is there when a step has rows left. Prompts that
-    are much shorter than what is inside have as much room of their own: none waits for a long one.
+    is leased is computed next, and the next one is there when a step has rows left. What is inside
+    at a lower priority doesn't count. Prompts that are much shorter than what is inside have as
+    much room of their own: none waits for a long one.
     """
     entered: list[Claim] = []
     num_passing = sum(each.num_tokens for each in inside if each.is_passing)
-    num_first = sum(each.num_tokens for each in inside if not each.is_passing)
+    first = [each for each in inside if not each.is_passing]
     for claim in sorted(waiting, key=lambda each: each.rank, reverse=True):
+        num_first = sum(each.num_tokens for each in first if each.rank[0] >= claim.rank[0])
         if num_first < max_num_tokens:
-            num_first += claim.num_tokens
+            first.append(claim)
         elif num_passing < max_num_tokens and claim.num_tokens * _SHORT_PART <= num_first:
             num_passing += claim.num_tokens
             claim.is_passing = True

@@ -28,7 +28,8 @@ async def test_a_cancel_while_decoding_is_answered_by_the_worker(office: Office)
     _, decode = await running(office)
     decode.answer_cancel = Cancelled(R, "decoding", was_ended_here=True)
     await cancel(office)
-    assert [("client", 1)] == [(each.reason, each.attempt) for each in decode.cancels]
+    # The job may still be on its way: then the cancel is sent again behind it.
+    assert {("client", 1)} == {(each.reason, each.attempt) for each in decode.cancels}
     await office.report(decode, ended=[ended(was_answered=True, finish_reason="abort")])
 
     assert [] == office.answers

@@ -42,6 +42,19 @@ def test_what_passed_does_not_keep_the_next_long_one_waiting() -> None:
     assert (900, True) == (window.num_tokens, window.has_room(4000))
 
 
+def test_what_is_less_urgent_keeps_nobody_waiting() -> None:
+    window = PromptWindow(1000)
+    window.give(A, 4000, rank=2)
+    assert window.has_room(4000, rank=0)
+    assert not window.has_room(4000, rank=2)
+    window.give(B, 1000, rank=0)
+
+    assert not window.has_room(4000, rank=0)
+    assert not window.has_room(4000, rank=1)
+    window.done(B)
+    assert window.has_room(4000, rank=1)
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3000), st.booleans())))
 def test_everything_given_comes_back(steps: list[tuple[str, int, bool]]) -> None:
     window = PromptWindow(1000)

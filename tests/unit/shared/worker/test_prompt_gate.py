@@ -92,3 +92,10 @@ async def test_whoever_gives_up_waiting_takes_no_place() -> None:
     gate.leave(a)
 
     assert (0, 0) == (gate.num_inside, gate.num_waiting)
+
+
+def test_an_urgent_prompt_does_not_wait_for_what_is_less_urgent() -> None:
+    urgent, equal = claim("urgent", 100, -5.0), claim("equal", 100, -4.0)
+    urgent.rank = (1000, -5.0)
+
+    assert ["urgent"] == names(admitted([claim("in", 100)], [equal, urgent], BUDGET))

@@ -1,0 +1,248 @@
+"""Who is served when there is more than can be, with the fake engine's known times."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from statistics import median
+from typing import Any
+
+import pytest
+
+from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.bus.subjects import GENERATE
+from slipstream.shared.config import FakeEngineConfig
+from slipstream.shared.messages.common import Failed
+from slipstream.shared.messages.generate import Completion, Finished
+
+from .service_stack import LONG, Client, ServiceStack, until, until_empty
+
+pytestmark = pytest.mark.nats
+
+Start = Callable[..., Awaitable[ServiceStack]]
+
+# A step lasts ten milliseconds whatever is in it: the machine's noise is small beside that.
+STEPPING = {"every": {"fake": FakeEngineConfig(step_ms=10, row_us=0, context_token_ns=0)}}
+
+
+def prompt_of(num_tokens: int, first: int) -> list[int]:
+    """Return a prompt that begins like no other."""
+    return [10 + first % 200, 10 + first // 200 % 200, *([65] * (num_tokens - 2))]
+
+
+async def ask(client: Client, number: int, **fields: Any) -> Completion:
+    answer = await client.ask(
+        "",
+        **{
+            "prompt_token_ids": prompt_of(40, number),
+            "max_tokens": 8,
+            "ignore_eos": True,
+            "route": "local",
+            "deadline_ms": 60_000,
+            "timeout_s": 60,
+            **fields,
+        },
+    )
+    assert isinstance(answer, Completion), answer
+    return answer
+
+
+@pytest.fixture
+async def many(nats_server: Any) -> Any:
+    """A client that waits long."""
+    bus = await NatsBus.connect(nats_server.url, "test-many")
+    yield Client(bus)
+    await bus.close()
+
+
+async def test_tenants_share_equally_while_both_have_work(start: Start, many: Client) -> None:
+    """One sends ten times more; of the first hundred answers each got half."""
+    stack = await start(
+        **STEPPING, scheduler={"policy": "fair"}, decode={"num_seats": 4}, kv={"num_blocks": 64}
+    )
+    order: list[str] = []
+
+    async def one(number: int, tenant: str) -> None:
+        await ask(many, number, tenant=tenant)
+        order.append(tenant)
+
+    greedy = [one(number, "greedy") for number in range(200)]
+    modest = [one(1000 + number, "modest") for number in range(20)]
+    await asyncio.gather(*greedy, *modest)
+    both_waited = order[: 1 + max(idx for idx, name in enumerate(order) if name == "modest")]
+    shares = Counter(both_waited)
+
+    assert 20 == shares["modest"]
+    assert shares["greedy"] <= 20 + 2 * 4, "what was placed before the other came, and runs beside"
+    await until_empty(stack)
+
+
+async def test_an_interactive_request_is_not_hostage_to_batch_work(
+    start: Start, many: Client
+) -> None:
+    """At more than can be served, first tokens come about as soon as on an idle stack."""
+    stack = await start(**STEPPING, decode={"num_seats": 4}, kv={"num_blocks": 128})
+    unloaded = [
+        (await ask(many, number, latency_class="interactive")).timings.ttft_ms
+        for number in range(10)
+    ]
+    batch = [
+        asyncio.create_task(ask(many, 500 + number, latency_class="batch", max_tokens=60))
+        for number in range(40)
+    ]
+    await until(lambda: len(stack.desk.load.queue) > 20)
+    loaded = []
+    for number in range(20):
+        answer = await ask(many, 2000 + number, latency_class="interactive")
+        loaded.append(answer.timings.ttft_ms)
+    assert len(stack.desk.load.queue) > 5, "the batch work was there all the time"
+    limit_ms = 2 * max(unloaded) + 2 * 10
+
+    assert sorted(loaded)[int(0.95 * len(loaded)) - 1] <= limit_ms
+    answers = await asyncio.gather(*batch)
+    assert all(len(each.choices[0].token_ids) == 60 for each in answers)
+    await until_empty(stack)
+
+
+async def test_a_short_request_behind_cancelled_prompts_starts_at_once(
+    start: Start, many: Client
+) -> None:
+    """Ten prompts of 4,000 tokens, all cancelled: no step of them is computed any more."""
+    step_ms = 10
+    stack = await start(
+        **STEPPING, prefill={"token_budget": 32, "prompt_step_ms": 60_000}, kv={"num_blocks": 2000}
+    )
+    inboxes = [many.bus.new_inbox() for _ in range(10)]
+    for number, inbox in enumerate(inboxes):
+        body = {
+            "prompt_token_ids": prompt_of(4000, number),
+            "stream": True,
+            "route": "remote",
+            "max_tokens": 4,
+        }
+        await many.bus.publish(GENERATE.subject(), json.dumps(body).encode(), reply=inbox)
+    records = stack.desk.records
+    await until(lambda: len(records) == len(inboxes))
+    await until(lambda: any(each.phase == "prefilling" for each in records.values()))
+    await asyncio.sleep(10 * step_ms / 1000)
+    short = asyncio.create_task(ask(many, 999, route="remote"))
+    await until(lambda: len(records) == len(inboxes) + 1)
+    cancelled = [many.cancel(each) for each in list(records)[: len(inboxes)]]
+    await asyncio.gather(*cancelled)
+    cancelled_at = time.monotonic()
+    answer = await short
+    ended_at = time.monotonic()
+    # A chunk that runs, its own two, eight steps of answer: nothing of the cancelled ones.
+    num_steps = (ended_at - cancelled_at) * 1000 / step_ms
+
+    assert 8 == len(answer.choices[0].token_ids)
+    assert num_steps < 10 * (1 + 2 + 8)
+    await until_empty(stack, 1.0)
+
+
+async def test_a_flood_is_refused_fast_and_leaves_nothing_behind(
+    start: Start, many: Client
+) -> None:
+    """Ten times more than fits: refusals at once, those let in are served, then it is as before."""
+    stack = await start(
+        **STEPPING,
+        scheduler={"max_num_waiting": 50},
+        decode={"num_seats": 4},
+        kv={"num_blocks": 64},
+    )
+    before = median([(await ask(many, number)).timings.ttft_ms for number in range(5)])
+    refused_ms: list[float] = []
+    served: list[Completion] = []
+
+    async def one(number: int) -> None:
+        began = time.monotonic()
+        answer = await many.ask(
+            "",
+            prompt_token_ids=prompt_of(40, number),
+            max_tokens=8,
+            ignore_eos=True,
+            route="local",
+            timeout_s=60,
+        )
+        if isinstance(answer, Failed):
+            assert "overloaded" == answer.code
+            assert answer.retry_after_ms is not None
+            refused_ms.append((time.monotonic() - began) * 1000)
+        else:
+            served.append(answer)
+
+    flood = []
+    for number in range(600):
+        flood.append(asyncio.create_task(one(number)))
+        await asyncio.sleep(0.002)
+        assert len(stack.desk.load.queue) <= 50 + 4, "and what found a seat not free yet"
+    await asyncio.gather(*flood)
+
+    assert len(refused_ms) > 200
+    assert len(served) + len(refused_ms) == 600
+    assert median(refused_ms) < 50
+    await until_empty(stack)
+    after = median([(await ask(many, 900 + number)).timings.ttft_ms for number in range(5)])
+    assert after < 3 * before + 20
+
+
+@pytest.mark.parametrize("where", ["waiting", "decoding"])
+async def test_a_plain_client_that_vanishes_is_noticed(
+    start: Start, many: Client, nats_server: Any, where: str
+) -> None:
+    """Its request would run for minutes; its connection is gone, and so is the request."""
+    stack = await start(
+        every={"fake": FakeEngineConfig(step_ms=20, row_us=0, context_token_ns=0)},
+        decode={"num_seats": 1},
+    )
+    holder = None
+    if where == "waiting":
+        holder = asyncio.create_task(
+            many.ask("Hold", max_tokens=4000, ignore_eos=True, route="local", timeout_s=60)
+        )
+        await until(lambda: any(e.phase == "decoding" for e in stack.desk.records.values()))
+    bus = await NatsBus.connect(nats_server.url, "test-vanishing")
+    asking = asyncio.create_task(
+        Client(bus).ask("Me", max_tokens=4000, ignore_eos=True, route="local", timeout_s=60)
+    )
+    num_held = 2 if holder else 1
+    await until(lambda: len(stack.desk.records) == num_held)
+    await asyncio.sleep(2.5)  # it has been seen there
+    await bus.client.close()
+    gone_at = time.monotonic()
+    await until(lambda: len(stack.desk.records) == num_held - 1, 15)
+
+    assert 4 < time.monotonic() - gone_at < 12
+    asking.cancel()
+    if holder is not None:
+        assert not holder.done(), "the client that is there keeps its request"
+        await many.cancel(next(iter(stack.desk.records)))
+        await holder
+    await until_empty(stack)
+
+
+async def test_a_client_that_waits_long_is_not_taken_for_gone(start: Start, many: Client) -> None:
+    """Streams and plain requests alike, in the queue for longer than an absence may last."""
+    stack = await start(
+        every={"fake": FakeEngineConfig(step_ms=20, row_us=0, context_token_ns=0)},
+        decode={"num_seats": 1},
+    )
+    holder = asyncio.create_task(many.ask("Hold", max_tokens=450, ignore_eos=True, route="local"))
+    await until(lambda: any(each.phase == "decoding" for each in stack.desk.records.values()))
+    plain = asyncio.create_task(ask(many, 1))
+    async with many.stream(LONG, max_tokens=4, route="local") as stream:
+        ending = await stream.ending()
+
+    assert isinstance(ending, Finished)
+    assert ending.timings.queue_ms > 6000
+    await asyncio.gather(holder, plain)
+    await until_empty(stack)
+
+
+async def test_an_unknown_class_is_refused_by_name(start: Start, many: Client) -> None:
+    await start("scheduler")
+    answer = await many.ask("Hello", latency_class="express")
+
+    assert isinstance(answer, Failed)
+    assert ("invalid_request", "latency_class") == (answer.code, answer.field)
