@@ -84,6 +84,15 @@ class DeadlineExceededError(SlipstreamError):
         super().__init__(f"no {what} within {seconds:g} s")
 
 
+class ServiceDrainedError(SlipstreamError):
+    """A service has done what it held and ends, as it was told."""
+
+    code = "drained"
+
+    def __init__(self) -> None:
+        super().__init__("drained: nothing is held here any more")
+
+
 class OverloadedError(SlipstreamError):
     """A request would be served too late; the message says by how much."""
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import structlog
 
+from slipstream.shared.errors import ServiceDrainedError
 from slipstream.shared.messages.common import Role
 
 log = structlog.get_logger()
@@ -157,8 +158,9 @@ async def _run_until(service: ServiceProcess, status: StatusFile, stop_asked: as
     exit_status = 0
     if running.done():
         error = running.exception()
-        log.error("service_failed", error=str(error or "ended"), kind=type(error).__name__)
-        exit_status = 1
+        if not isinstance(error, ServiceDrainedError):
+            log.error("service_failed", error=str(error or "ended"), kind=type(error).__name__)
+            exit_status = 1
     else:
         running.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):

@@ -14,6 +14,7 @@ from slipstream.services.cli.roofline_command import roofline
 from slipstream.services.cli.run_command import run
 from slipstream.services.cli.up_command import up
 from slipstream.services.cli.usage import UsageError
+from slipstream.services.cli.workers_command import drain, workers
 
 _HELP = """
 Event-driven LLM inference over NATS: prefill and decode apart, one trace a request.
@@ -41,6 +42,8 @@ app.command()(run)
 app.command()(up)
 app.command()(generate)
 app.command()(health)
+app.command()(workers)
+app.command()(drain)
 app.command("eval")(evaluate)
 app.command()(roofline)
 app.add_typer(bench_app, name="bench")

@@ -165,6 +165,10 @@ class _Keeper:
         self._tail = list(child.tail)
         if self._is_ending.is_set():
             return
+        if status == 0 and was_ready:
+            self._report(f"{self.spec.name} ended as it was told; it is not started again")
+            self.forbid_restart()
+            return
         self.num_failed_starts += not was_ready
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         self._report(f"{self.spec.name} ended with {how} after {child.lifetime_s:.1f} s")

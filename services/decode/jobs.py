@@ -176,6 +176,15 @@ class DecodeJobs:
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=1.0)
 
+    @property
+    def num_held(self) -> int:
+        """Sequences whose blocks or answer this worker still has."""
+        return len(self._tasks)
+
+    def stop_accepting(self) -> None:
+        """Take no more."""
+        self.is_draining = True
+
     def fail_all(self, code: str, message: str) -> None:
         """End every sequence with an error."""
         for sequence in self._sequences.values():

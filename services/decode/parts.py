@@ -1,7 +1,9 @@
 """The parts of a decode worker, put together."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
@@ -17,6 +19,7 @@ from slipstream.shared.ids import WorkerId
 from slipstream.shared.model.vocabulary import open_vocabulary
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.draining import Draining
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.reporter import Reporter
@@ -34,6 +37,18 @@ class DecodeParts:
     jobs: DecodeJobs
     steps: DecodeSteps
     reporter: Reporter
+    draining: Draining
+
+    def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Return what runs as long as the worker does; each ends only when it can't go on."""
+        return (  # Any: a coroutine's send type
+            self.steps.run(),
+            self.grants.refill_loop(),
+            self.publisher.keep_alive_loop(),
+            self.host.keeper.renew_loop(),
+            self.host.link.wait_gone(),
+            self.draining.wait_drained(),
+        )
 
     async def close(self) -> None:
         """Give everything back."""
@@ -75,7 +90,13 @@ async def open_parts(
     steps = DecodeSteps(host, grants, drafts, pace, metrics, jobs)
     jobs.steps = steps
     metrics.watch(jobs.sequences, lambda: host.engine.busy_s)
-    return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter)
+
+    def leave() -> None:
+        jobs.stop_accepting()
+        reporter.drain()
+
+    draining = Draining(leave, lambda: jobs.num_held)
+    return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter, draining)
 
 
 def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> DraftClient | None:

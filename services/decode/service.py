@@ -14,7 +14,7 @@ from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import Cancel, Resume
 from slipstream.shared.messages.jobs import DecodeJob
 from slipstream.shared.messages.kv import Prefilled, Reclaim
-from slipstream.shared.messages.reports import ReportRequest, WorkerReport
+from slipstream.shared.messages.reports import Drain, ReportRequest, WorkerReport
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
@@ -49,17 +49,14 @@ class DecodeService:
         if parts.drafts is not None:
             await parts.drafts.find()
         await parts.reporter.start()
-        loops = (
-            parts.steps.run(),
-            parts.grants.refill_loop(),
-            parts.publisher.keep_alive_loop(),
-            parts.host.keeper.renew_loop(),
-            parts.host.link.wait_gone(),
-        )
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        self._tasks = [asyncio.create_task(loop) for loop in parts.loops()]
 
     async def wait(self) -> None:
-        """Return when a loop ends: the KV manager is gone, and with it everything held here."""
+        """
+        Return when a loop ends: the KV manager is gone, and with it everything held here.
+
+        Raises ServiceDrainedError when the worker was told to leave, and is done.
+        """
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -89,7 +86,9 @@ class DecodeService:
                 return self._parts.jobs.prefilled(message)
             case Reclaim():
                 return self._parts.steps.reclaim(message)
-            case ReportRequest():
+            case Drain() | ReportRequest():
+                if isinstance(message, Drain):
+                    self._parts.draining.begin()
                 return self._parts.reporter.report(is_full=True)
 
     async def _saw_report(self, report: WorkerReport, _incoming: Incoming) -> None:

@@ -1,6 +1,5 @@
 """The draft worker on the bus."""
 
-import asyncio
 from typing import Any
 
 from slipstream.services.draft.metrics import DraftMetrics
@@ -13,11 +12,12 @@ from slipstream.shared.config import DraftConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import PROTOCOL_VERSION, Accepted, Role
 from slipstream.shared.messages.draft import DraftClose, DraftJob, DraftOpen
-from slipstream.shared.messages.reports import ReportRequest, WorkerRecord
+from slipstream.shared.messages.reports import Drain, ReportRequest, WorkerRecord
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.version import VERSION
+from slipstream.shared.worker.draining import Draining
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.reporter import Reporter, new_epoch
 
@@ -44,6 +44,8 @@ class DraftService:
             num_seats=config.max_num_sequences,
         )
         self._reporter = Reporter(bus, record, ReportBook())
+        # Nobody waits for a draft worker: it can go as soon as nobody asks it any more.
+        self._draining = Draining(self._reporter.drain, lambda: 0)
 
     async def start(self) -> None:
         """Listen and report."""
@@ -51,8 +53,8 @@ class DraftService:
         await self._reporter.start()
 
     async def wait(self) -> None:
-        """Run for ever: nothing here can end by itself."""
-        await asyncio.Event().wait()
+        """Run until it is told to leave. Raises ServiceDrainedError."""
+        await self._draining.wait_drained()
 
     async def stop(self) -> None:
         """Leave; decode workers go on without drafts."""
@@ -77,6 +79,8 @@ class DraftService:
             case DraftClose():
                 self._proposer.close(message)
                 self._spans.close(message)
-            case ReportRequest():
+            case Drain() | ReportRequest():
+                if isinstance(message, Drain):
+                    self._draining.begin()
                 return self._reporter.report(is_full=True)
         return None

@@ -1,6 +1,8 @@
 """The parts of a prefill worker, put together."""
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.services.prefill.jobs import PrefillJobs
 from slipstream.services.prefill.metrics import PrefillMetrics
@@ -10,6 +12,7 @@ from slipstream.shared.config import PrefillConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.draining import Draining
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.reporter import Reporter
@@ -23,6 +26,16 @@ class PrefillParts:
     jobs: PrefillJobs
     steps: PrefillSteps
     reporter: Reporter
+    draining: Draining
+
+    def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Return what runs as long as the worker does; each ends only when it can't go on."""
+        return (  # Any: a coroutine's send type
+            self.steps.run(),
+            self.host.keeper.renew_loop(),
+            self.host.link.wait_gone(),
+            self.draining.wait_drained(),
+        )
 
 
 async def open_parts(
@@ -38,4 +51,10 @@ async def open_parts(
     jobs = PrefillJobs(bus, tracer, host, steps, book, worker, config.num_seats, reporter.changed)
     host.keeper.on_lost = jobs.lease_lost
     metrics.watch(jobs, host.engine)
-    return PrefillParts(host, jobs, steps, reporter)
+
+    def leave() -> None:
+        jobs.stop_accepting()
+        reporter.drain()
+
+    draining = Draining(leave, lambda: jobs.num_running)
+    return PrefillParts(host, jobs, steps, reporter, draining)

@@ -13,7 +13,7 @@ from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import Cancel
 from slipstream.shared.messages.jobs import PrefillJob
-from slipstream.shared.messages.reports import ReportRequest
+from slipstream.shared.messages.reports import Drain, ReportRequest
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
@@ -44,11 +44,14 @@ class PrefillService:
         self._parts = parts
         await serve(self._bus, PREFILL.subject(worker_id=self.worker_id), PREFILL, self._answer)
         await parts.reporter.start()
-        loops = (parts.steps.run(), parts.host.keeper.renew_loop(), parts.host.link.wait_gone())
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        self._tasks = [asyncio.create_task(loop) for loop in parts.loops()]
 
     async def wait(self) -> None:
-        """Return when a loop ends: the KV manager is gone, and with it everything held here."""
+        """
+        Return when a loop ends: the KV manager is gone, and with it everything held here.
+
+        Raises ServiceDrainedError when the worker was told to leave, and is done.
+        """
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -71,5 +74,7 @@ class PrefillService:
                 return self._parts.jobs.accept(message, extract(incoming.headers))
             case Cancel():
                 return self._parts.jobs.cancel(message)
-            case ReportRequest():
+            case Drain() | ReportRequest():
+                if isinstance(message, Drain):
+                    self._parts.draining.begin()
                 return self._parts.reporter.report(is_full=True)

@@ -36,6 +36,7 @@ from slipstream.shared.messages.kv import (
 )
 from slipstream.shared.messages.reports import (
     DeadLetter,
+    Drain,
     KvEvent,
     PhaseEvent,
     ReportRequest,
@@ -91,17 +92,17 @@ CANCEL = Topic(f"{PREFIX}.cancel.{{request_id}}", Cancel, Cancelled | Failed)
 RESUME = Topic(f"{PREFIX}.resume.{{request_id}}", Resume, ClientAnswer)
 PREFILL = Topic(
     f"{PREFIX}.prefill.{{worker_id}}",
-    PrefillJob | Cancel | ReportRequest,
+    PrefillJob | Cancel | ReportRequest | Drain,
     Accepted | Rejected | Cancelled | WorkerReport | Failed,
 )
 DECODE = Topic(
     f"{PREFIX}.decode.{{worker_id}}",
-    DecodeJob | Prefilled | Cancel | Resume | Reclaim | ReportRequest,
+    DecodeJob | Prefilled | Cancel | Resume | Reclaim | ReportRequest | Drain,
     Accepted | Rejected | Cancelled | Reclaimed | WorkerReport | Failed,
 )
 DRAFT = Topic(
     f"{PREFIX}.draft.{{worker_id}}",
-    DraftOpen | DraftClose | DraftJob | ReportRequest,
+    DraftOpen | DraftClose | DraftJob | ReportRequest | Drain,
     Accepted | Rejected | DraftTokens | WorkerReport | Failed,
 )
 REPORT = Topic(f"{PREFIX}.report.{{worker_id}}", WorkerReport)

@@ -84,6 +84,10 @@ class ReportRequest(Message, frozen=True, tag="report_request"):
     scheduler_epoch: int = 0
 
 
+class Drain(Message, frozen=True, tag="drain"):
+    """Tell a worker to take no more, finish what it holds and end; the answer is a full report."""
+
+
 class LeaderRecord(Message, frozen=True, tag="leader_record"):
     """Entry of the leader bucket; its revision is the scheduler epoch."""
 

@@ -39,6 +39,7 @@ class Fleet:
         self._placed: dict[RequestId, Placement] = {}
         self._assigned: Counter[WorkerId] = Counter()
         self._windows: dict[WorkerId, PromptWindow] = {}
+        self._empty_window = PromptWindow(window_tokens)
         self._pools: dict[HostId, WorkerReport] = {}
         self._num_blocks: Counter[int] = Counter()  # sizes of pools, as workers tell them
         # How busy those are that take work: by role, and by role and host.
@@ -161,7 +162,7 @@ class Fleet:
             num_free_blocks=pool.num_free_blocks if pool is not None else 0,
             kv_class=report.kv_class,
             load=self._load(report),
-            window=self._windows.get(worker_id) or PromptWindow(self._window_tokens),
+            window=self._windows.get(worker_id, self._empty_window),
             prompt_tokens_per_s=report.prompt_tokens_per_s,
             pulled_tokens_per_s=report.pulled_tokens_per_s,
         )

@@ -156,6 +156,10 @@ class WaitingQueue:
             del self._tenants[request.tenant]
         return request
 
+    def has(self, request_id: RequestId) -> bool:
+        """Tell whether a request waits."""
+        return request_id in self._requests
+
     def requests(self) -> list[WaitingRequest]:
         """Return all that wait, in no order."""
         return [request for lane in self._lanes for request in lane.requests.values()]

@@ -5,6 +5,7 @@ import msgspec
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.reports import (
     DeadLetter,
+    Drain,
     EndedSequence,
     HeldSequence,
     KvEvent,
@@ -90,6 +91,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         ),
         WorkerReport(DECODE_WORKER, "decode", 11, 7, 32, 32),
     ),
+    "drain": (Drain(), Drain()),
     "report_request": (ReportRequest(41), ReportRequest()),
     "leader_record": (LeaderRecord(WorkerId("scheduler-1")), LeaderRecord(WorkerId(""))),
     "kv_event": (

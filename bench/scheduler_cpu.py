@@ -1,0 +1,110 @@
+"""
+Measure how much of a core the scheduler takes at a steady rate of requests.
+
+    python bench/scheduler_cpu.py --rate 200 --tokens 100 --seconds 20
+
+On the fake engine, whose steps take next to nothing, so that nobody else is the limit; its tokens
+are bytes, so a letter of a prompt is one. Requests come at even intervals whatever becomes of them.
+Traces go where OTEL_EXPORTER_OTLP_ENDPOINT says, one in ten of them.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import time
+from pathlib import Path
+
+from stack import connected, running_stack
+
+from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.bus.subjects import GENERATE
+from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
+from slipstream.shared.messages.generate import Completion, GenerateRequest
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_ANSWER_S = 30.0
+_WARM_S = 3.0
+_CPU_FIELDS = slice(11, 13)  # of /proc/PID/stat behind the name: user and system time
+_LETTERS = "etaoin shrdlu"
+
+
+def cpu_s(pid: int) -> float:
+    """Return the seconds of CPU that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return sum(map(int, fields[_CPU_FIELDS])) / _TICKS
+
+
+def pid_of(role: str, url: str) -> int:
+    """Return the process of a service of the stack at an address."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (directory / "cmdline").read_bytes().split(b"\0")
+            environment = (directory / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if role.encode() in command and f"SLIPSTREAM_NATS_URL={url}".encode() in environment:
+            return int(directory.name)
+    raise SystemExit(f"no {role} of {url} is running")
+
+
+async def load(bus: NatsBus, rate: float, num_tokens: int, seconds: float) -> tuple[int, int]:
+    """Ask at a steady rate; return how many were asked and served."""
+    rng = random.Random(0)
+    num_served = 0
+
+    async def ask() -> None:
+        nonlocal num_served
+        request = GenerateRequest(
+            prompt="".join(rng.choice(_LETTERS) for _ in range(num_tokens)),
+            max_tokens=4,
+            ignore_eos=True,
+        )
+        answer = await bus.request(GENERATE.subject(), encode(request), timeout_s=_ANSWER_S)
+        num_served += isinstance(decoder_of(ClientAnswer).decode(answer.payload), Completion)
+
+    began = time.monotonic()
+    tasks: list[asyncio.Task[None]] = []
+    while (elapsed := time.monotonic() - began) < seconds:
+        while len(tasks) < elapsed * rate:
+            tasks.append(asyncio.create_task(ask()))
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*tasks)
+    return len(tasks), num_served
+
+
+async def measure(url: str, options: argparse.Namespace) -> None:
+    """Warm up, load, print."""
+    pids = {role: pid_of(role, url) for role in ("scheduler", "prefill", "decode", "kv", "draft")}
+    async with connected(url, "bench-load") as bus:
+        await load(bus, options.rate, options.tokens, _WARM_S)
+        before = {role: cpu_s(pid) for role, pid in pids.items()}
+        began = time.monotonic()
+        num_asked, num_served = await load(bus, options.rate, options.tokens, options.seconds)
+        elapsed_s = time.monotonic() - began
+    print(f"{num_served} of {num_asked} served in {elapsed_s:.1f} s")
+    for role, pid in pids.items():
+        taken = cpu_s(pid) - before[role]
+        print(
+            f"{role:<10}{100 * taken / elapsed_s:6.1f} % of a core"
+            f"{1e6 * taken / max(1, num_served):9.0f} us a request"
+        )
+
+
+def main() -> None:
+    """Measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--rate", type=float, default=200, help="a second (default: 200)")
+    parser.add_argument("--tokens", type=int, default=100, help="of a prompt (default: 100)")
+    parser.add_argument("--seconds", type=float, default=20, help="default: 20")
+    options = parser.parse_args()
+    os.environ.setdefault("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    os.environ.setdefault("OTEL_TRACES_SAMPLER_ARG", "0.1")
+    os.environ["SLIPSTREAM_FAKE_STEP_MS"] = "0.5"
+    os.environ["SLIPSTREAM_FAKE_ROW_US"] = "0"
+    with running_stack("--engine", "fake", "--test-mode") as url:
+        asyncio.run(measure(url, options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Who works for a stack, by the registry and by what each says of itself; and telling one to go."""
+
+import asyncio
+import time
+
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.subjects import DECODE, DRAFT, PREFILL, Topic
+from slipstream.shared.errors import ConfigurationError, NoRespondersError, SlipstreamError
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.codec import decoder_of
+from slipstream.shared.messages.reports import Drain, ReportRequest, WorkerRecord, WorkerReport
+
+_ANSWER_S = 2.0
+_LOOK_S = 0.2
+_TOPICS: dict[str, Topic] = {"prefill": PREFILL, "decode": DECODE, "draft": DRAFT}
+
+
+async def find_workers(bus: Bus) -> list[WorkerReport]:
+    """Return the reports of all workers that answer now."""
+    asks = [_ask(bus, record, ReportRequest()) for record in await _records(bus)]
+    answers = await asyncio.gather(*asks, return_exceptions=True)
+    return [answer for answer in answers if isinstance(answer, WorkerReport)]
+
+
+async def drain(bus: Bus, worker_id: str, wait_s: float) -> int | None:
+    """
+    Tell a worker to leave; return how much it still holds after a wait, None when it is gone.
+
+    Raises ConfigurationError for a worker that isn't there, and as `call`.
+    """
+    records = await _records(bus)
+    record = next((each for each in records if each.worker_id == worker_id), None)
+    if record is None:
+        known = ", ".join(sorted(each.worker_id for each in records)) or "none"
+        raise ConfigurationError(f"no worker {worker_id!r} is here; those that are: {known}")
+    deadline_s = time.monotonic() + wait_s
+    try:
+        report = await _ask(bus, record, Drain())
+        while time.monotonic() < deadline_s:
+            await asyncio.sleep(_LOOK_S)
+            report = await _ask(bus, record, ReportRequest())
+    except NoRespondersError:
+        return None
+    return len(report.held)
+
+
+async def _records(bus: Bus) -> list[WorkerRecord]:
+    entries = (await bus.registry().entries()).values()
+    records = [decoder_of(WorkerRecord).decode(entry) for entry in entries]
+    return [each for each in records if each.role in _TOPICS]
+
+
+async def _ask(bus: Bus, record: WorkerRecord, message: Drain | ReportRequest) -> WorkerReport:
+    topic, worker_id = _TOPICS[record.role], WorkerId(record.worker_id)
+    answer = await call(bus, topic, message, timeout_s=_ANSWER_S, worker_id=worker_id)
+    if not isinstance(answer, WorkerReport):
+        raise SlipstreamError(f"{worker_id} answered {type(answer).__name__}")
+    return answer

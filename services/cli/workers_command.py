@@ -1,0 +1,83 @@
+"""`slipstream workers` and `slipstream drain`: who works for a running stack, and who leaves it."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slipstream.services.cli.console import quiet_logs
+from slipstream.shared.config import DEFAULT_NATS_URL
+
+if TYPE_CHECKING:
+    from slipstream.shared.messages.reports import WorkerReport
+
+_CONNECT_S = 3.0
+_COLUMNS = "{:<20}{:<10}{:<18}{:>7}{:>7}  {}"
+
+Nats = Annotated[str, typer.Option(envvar="SLIPSTREAM_NATS_URL", help="NATS server of the stack.")]
+
+
+def workers(nats: Nats = DEFAULT_NATS_URL) -> None:
+    """
+    List the workers of a running stack.
+
+    For example:
+
+      slipstream workers
+    """
+    quiet_logs()
+    found = asyncio.run(_find(nats))
+    typer.echo(_COLUMNS.format("worker", "role", "host", "seats", "held", "state"))
+    for each in sorted(found, key=lambda report: (report.role, report.worker_id)):
+        state = "draining" if each.is_draining else "ready"
+        host, num_held = each.host_id or "-", len(each.held)
+        typer.echo(
+            _COLUMNS.format(each.worker_id, each.role, host, each.num_seats, num_held, state)
+        )
+
+
+def drain(
+    worker: Annotated[str, typer.Argument(help="Its id, as `slipstream workers` lists it.")],
+    *,
+    wait: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Seconds to wait for what it still holds.")
+    ] = 60.0,
+    nats: Nats = DEFAULT_NATS_URL,
+) -> None:
+    """
+    Have a worker take no more work, finish what it holds, and end. Exits with 1 if it still runs.
+
+    For example:
+
+      slipstream drain decode-k3x9qp2m --wait 300
+    """
+    quiet_logs()
+    num_held = asyncio.run(_drain(nats, worker, wait))
+    if num_held is None:
+        typer.echo(f"{worker} is gone")
+        return
+    typer.echo(f"{worker} takes no more, and still holds {num_held} requests")
+    raise typer.Exit(1)
+
+
+async def _find(nats_url: str) -> "list[WorkerReport]":
+    # Imported here, and below: what `slipstream --help` does not need.
+    from slipstream.services.cli.workers import find_workers  # noqa: PLC0415
+    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
+
+    bus = await NatsBus.connect(nats_url, "slipstream-workers", connect_timeout_s=_CONNECT_S)
+    try:
+        return await find_workers(bus)
+    finally:
+        await bus.close()
+
+
+async def _drain(nats_url: str, worker_id: str, wait_s: float) -> int | None:
+    from slipstream.services.cli.workers import drain as drain_worker  # noqa: PLC0415
+    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
+
+    bus = await NatsBus.connect(nats_url, "slipstream-drain", connect_timeout_s=_CONNECT_S)
+    try:
+        return await drain_worker(bus, worker_id, wait_s)
+    finally:
+        await bus.close()
