@@ -1,8 +1,7 @@
 """What leases and commits mean to the prefix index."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from slipstream.services.kv_manager.prefix_index import (
     IndexedBlock,
@@ -11,7 +10,7 @@ from slipstream.services.kv_manager.prefix_index import (
     PrefixIndex,
     PrefixRoot,
 )
-from slipstream.shared.kv.block_hash import PrefixKeys, full_blocks
+from slipstream.shared.kv.block_hash import BYTES_PER_TOKEN, PrefixKeys, full_blocks
 from slipstream.shared.messages.kv import Commit, Lease, Match
 
 # Of a block: less than that is computed as soon as copied.
@@ -42,6 +41,7 @@ class PrefixCache:
     def __init__(self, index: PrefixIndex, block_size: int, *, is_on: bool = True) -> None:
         self.index = index
         self._block_size = block_size
+        self._block_bytes = block_size * BYTES_PER_TOKEN
         self._is_on = is_on
         self.num_lookups = 0
         self.num_looked_up_tokens = 0
@@ -61,18 +61,22 @@ class PrefixCache:
         if not self._is_on:
             return CachedPrefix([], None)
         root = self._root(message)
-        found = self.index.find(root, self._wanted(message))
+        packed = message.token_ids.to_bytes()
+        found = self.index.find(root, self._wanted(message, packed), self._block_bytes)
         end = found[-1] if found else root
-        first = len(found) * self._block_size
-        rest = message.token_ids[first : min(len(message.token_ids) - 1, first + self._block_size)]
-        part = self.index.part(end, rest.to_bytes())
+        first = len(found) * self._block_bytes
+        rest = packed[first : min(len(packed) - BYTES_PER_TOKEN, first + self._block_bytes)]
+        part = self.index.part(end, rest)
         if part is not None and part.num_tokens * _MIN_PART < self._block_size:
             part = None
         return CachedPrefix(found, end, part)
 
     def chain_in(self, index: PrefixIndex, message: Lease | Match) -> list[IndexedBlock]:
         """Return the longest prefix of a sequence that another index knows."""
-        return index.find(self._root(message), self._wanted(message)) if self._is_on else []
+        if not self._is_on:
+            return []
+        wanted = self._wanted(message, message.token_ids.to_bytes())
+        return index.find(self._root(message), wanted, self._block_bytes)
 
     def _root(self, message: Lease | Match) -> PrefixRoot:
         return self.index.root(
@@ -85,11 +89,12 @@ class PrefixCache:
             )
         )
 
-    def _wanted(self, message: Lease | Match) -> Iterator[bytes]:
-        num_blocks = max(0, len(message.token_ids) - 1) // self._block_size
+    def _wanted(self, message: Lease | Match, packed: bytes) -> bytes:
+        """Return the packed tokens of the blocks that may be shared."""
+        num_blocks = max(0, len(packed) - BYTES_PER_TOKEN) // self._block_bytes
         if isinstance(message, Lease):
             num_blocks = min(num_blocks, max(0, message.num_blocks))
-        return islice(full_blocks(message.token_ids, self._block_size), num_blocks)
+        return packed[: num_blocks * self._block_bytes]
 
     def count(self, message: Lease, cached: CachedPrefix) -> None:
         """Count what a lease that was given found."""
@@ -112,9 +117,7 @@ class PrefixCache:
         num_known = first_idx * self._block_size - first_told  # told again
         if first_told < 0 or num_known < 0:
             return None
+        if prefix is None or not self.index.is_known(prefix):
+            return None
         blocks = full_blocks(message.token_ids[num_known:], self._block_size)
-        for block_id, tokens in zip(block_ids, blocks, strict=False):
-            if prefix is None or not self.index.is_known(prefix):
-                return None
-            prefix = self.index.child_or_add(prefix, block_id, tokens)
-        return prefix
+        return self.index.extend(prefix, block_ids, blocks)

@@ -1,8 +1,8 @@
 """Which block holds which chain of tokens. Pure: knows neither states nor leases."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from slipstream.shared.kv.block_hash import BYTES_PER_TOKEN, BlockHash, BlockHasher, PrefixKeys
 
@@ -18,14 +18,56 @@ class PrefixRoot:
 
 
 @dataclass(eq=False, slots=True)
+class Run:
+    """
+    Blocks of which each comes after the one before it, and their tokens in one piece.
+
+    What else comes after a block begins a run of its own, a branch. So a run only grows and loses
+    at its end: whatever follows a block goes with it.
+    """
+
+    num_bytes: int  # of each block's tokens
+    blocks: "list[IndexedBlock]" = field(default_factory=list)
+    tokens: bytearray = field(default_factory=bytearray)
+
+    def num_common(self, first: int, packed: bytes, start: int) -> int:
+        """Return how many blocks, from the first on, hold the packed tokens from `start` on."""
+        size = self.num_bytes
+        most = min(len(self.blocks) - first, (len(packed) - start) // size)
+        # All of it at once, for that is the common case; then halves.
+        num_same, tried = 0, most
+        while num_same < most:
+            wanted = packed[start + num_same * size : start + tried * size]
+            if self.tokens.startswith(wanted, (first + num_same) * size):
+                num_same = tried
+            else:
+                most = tried - 1
+            tried = num_same + (most - num_same + 1) // 2
+        return num_same
+
+
+@dataclass(eq=False, slots=True)
 class IndexedBlock:
     """A full block in the index; as a parent it stands for all tokens up to its end."""
 
     block_id: int
     block_hash: BlockHash
-    tokens: bytes
     parent: "Prefix"
-    children: "set[IndexedBlock]" = field(default_factory=set)
+    run: Run
+    place: int  # in its run
+    branches: "set[IndexedBlock] | None" = None  # None: most blocks never have any
+
+    @property
+    def tokens(self) -> bytes:
+        """The packed tokens, of a block that is still in the index."""
+        start = self.place * self.run.num_bytes
+        return bytes(self.run.tokens[start : start + self.run.num_bytes])
+
+    @property
+    def children(self) -> "Iterable[IndexedBlock]":
+        """What comes right after it."""
+        after = self.place + 1
+        return chain(self.run.blocks[after : after + 1], self.branches or ())
 
 
 Prefix = PrefixRoot | IndexedBlock
@@ -44,12 +86,13 @@ class PrefixIndex:
     A tree of full blocks, found by hash, believed by comparison.
 
     Equal tokens below the same parent are the same prefix, whatever the hashes say: a root is
-    compared by its keys, every other parent is itself the result of a comparison.
+    compared by its keys, every other parent is itself the result of a comparison. Where a run goes
+    on, nothing but tokens is compared: only the head of a run is found by its hash (ADR 11).
     """
 
     def __init__(self, hasher: BlockHasher) -> None:
         self._hasher = hasher
-        self._by_hash: dict[BlockHash, list[IndexedBlock]] = {}
+        self._heads: dict[BlockHash, list[IndexedBlock]] = {}
         self._by_block: dict[int, IndexedBlock] = {}
         self.num_removed = 0
 
@@ -71,28 +114,25 @@ class PrefixIndex:
         return self._by_block.get(prefix.block_id) is prefix
 
     def child(self, parent: Prefix, tokens: bytes) -> IndexedBlock | None:
-        """Return the block with these tokens after a prefix."""
-        return self._child(self._hasher.child(parent.block_hash, tokens), parent, tokens)
+        """Return the block with these tokens after a prefix, which must be known."""
+        # At the place of one that is gone its run may hold something else by now.
+        assert self.is_known(parent), "nothing is found after a block that is not in the index"
+        return self._next_in_run(parent, tokens) or self._head(parent, tokens)
 
-    def child_or_add(self, parent: Prefix, block_id: int, tokens: bytes) -> IndexedBlock:
-        """Return the block with these tokens after a prefix, which must be known, or add one."""
-        block_hash = self._hasher.child(parent.block_hash, tokens)  # once: it is what this costs
-        known = self._child(block_hash, parent, tokens)
-        return known or self._add(block_hash, parent, block_id, tokens)
-
-    def find(self, root: PrefixRoot, blocks: Iterable[bytes]) -> list[IndexedBlock]:
-        """Return the longest known chain."""
+    def find(self, root: PrefixRoot, packed: bytes, num_bytes: int) -> list[IndexedBlock]:
+        """Return the longest known chain of the blocks, of so many bytes each, that are wanted."""
         found: list[IndexedBlock] = []
         parent: Prefix = root
-        bucket_of = self._by_hash.get
-        for block_hash, tokens in self._hasher.chain(root.block_hash, blocks):
-            for each in bucket_of(block_hash, ()):
-                if each.tokens == tokens and each.parent == parent:
-                    break
-            else:
+        start = 0
+        while start + num_bytes <= len(packed):
+            head = self._head(parent, packed[start : start + num_bytes])
+            if head is None:
                 break
-            found.append(each)
-            parent = each
+            start += num_bytes
+            num_more = head.run.num_common(1, packed, start)
+            start += num_more * num_bytes
+            found += head.run.blocks[: 1 + num_more]
+            parent = found[-1]
         return found
 
     def part(self, parent: Prefix, tokens: bytes) -> PartBlock | None:
@@ -110,40 +150,47 @@ class PrefixIndex:
                 best = PartBlock(child.block_id, num_tokens)
         return best if best.num_tokens else None
 
+    def extend(self, parent: Prefix, block_ids: Sequence[int], blocks: Iterable[bytes]) -> Prefix:
+        """
+        Make blocks findable, each after the one before it, the first after a prefix that is known.
+
+        One whose tokens are known there already stays outside, and the one known takes its place.
+        Return what comes last.
+        """
+        for block_id, tokens in zip(block_ids, blocks, strict=False):
+            parent = self.child(parent, tokens) or self.add(parent, block_id, tokens)
+        return parent
+
     def add(self, parent: Prefix, block_id: int, tokens: bytes) -> IndexedBlock:
         """Make a block findable after a prefix that is known and has no such child yet."""
-        return self._add(self._hasher.child(parent.block_hash, tokens), parent, block_id, tokens)
-
-    def _child(self, block_hash: BlockHash, parent: Prefix, tokens: bytes) -> IndexedBlock | None:
-        for each in self._by_hash.get(block_hash, ()):
-            if each.parent == parent and each.tokens == tokens:
-                return each
-        return None
-
-    def _add(
-        self, block_hash: BlockHash, parent: Prefix, block_id: int, tokens: bytes
-    ) -> IndexedBlock:
         assert block_id not in self._by_block, f"block {block_id} is indexed already"
         assert self.is_known(parent), f"the parent of block {block_id} is not in the index"
-        block = IndexedBlock(block_id, block_hash, tokens, parent)
+        block_hash = self._hasher.child(parent.block_hash, tokens)
+        if isinstance(parent, IndexedBlock) and parent is parent.run.blocks[-1]:
+            run = parent.run
+            assert len(tokens) == run.num_bytes, f"{len(tokens)} bytes, not {run.num_bytes}"
+            block = IndexedBlock(block_id, block_hash, parent, run, parent.place + 1)
+        else:
+            run = Run(len(tokens))
+            block = IndexedBlock(block_id, block_hash, parent, run, 0)
+            self._heads.setdefault(block_hash, []).append(block)
+            if isinstance(parent, IndexedBlock):
+                parent.branches = parent.branches or set()
+                parent.branches.add(block)
+        run.blocks.append(block)
+        run.tokens += tokens
         self._by_block[block_id] = block
-        self._by_hash.setdefault(block_hash, []).append(block)
-        if isinstance(parent, IndexedBlock):
-            parent.children.add(block)
         return block
 
     def remove(self, block_id: int) -> list[int]:
         """Forget a block and all that hang below it; return their ids."""
-        top = self._by_block[block_id]
-        if isinstance(top.parent, IndexedBlock):
-            top.parent.children.discard(top)
         removed = []
-        waiting = [top]
+        waiting = [self._by_block[block_id]]
         while waiting:
-            block = waiting.pop()
-            waiting += block.children
-            self._forget(block)
-            removed.append(block.block_id)
+            for block in self._cut(waiting.pop()):
+                del self._by_block[block.block_id]
+                removed.append(block.block_id)
+                waiting += block.branches or ()
         self.num_removed += len(removed)
         return removed
 
@@ -169,28 +216,67 @@ class PrefixIndex:
 
     def problems(self) -> list[str]:
         """Return what contradicts itself; empty when the index is right."""
-        hashed = [block for bucket in self._by_hash.values() for block in bucket]
+        heads = [head for bucket in self._heads.values() for head in bucket]
         found = []
-        if {block.block_id for block in hashed} != set(self._by_block) or len(hashed) != len(self):
-            found.append(f"{len(hashed)} blocks are found by hash, {len(self)} by id")
-        found += [
-            f"block {block.block_id} is indexed after a block that is not"
-            for block in hashed
-            if not self.is_known(block.parent)
-        ]
-        found += [
-            f"block {block.block_id} is not among its parent's children"
-            for block in hashed
-            if isinstance(block.parent, IndexedBlock) and block not in block.parent.children
-        ]
+        in_runs = {block.block_id: block for head in heads for block in head.run.blocks}
+        if in_runs != self._by_block:
+            found.append(f"{len(in_runs)} blocks are found by tokens, {len(self)} by id")
+        for head in heads:
+            found += self._problems_of(head)
         return found
 
-    def _forget(self, block: IndexedBlock) -> None:
-        del self._by_block[block.block_id]
-        bucket = self._by_hash[block.block_hash]
-        bucket.remove(block)
+    def _problems_of(self, head: IndexedBlock) -> list[str]:
+        """Return what is wrong with a run."""
+        run, parent = head.run, head.parent
+        found = []
+        if not self.is_known(parent):
+            found.append(f"block {head.block_id} is indexed after a block that is not")
+        if isinstance(parent, IndexedBlock) and head not in (parent.branches or ()):
+            found.append(f"block {head.block_id} is not among its parent's branches")
+        if len(run.tokens) != len(run.blocks) * run.num_bytes:
+            found.append(f"{len(run.blocks)} blocks after {head.block_id} have too few tokens")
+        for place, block in enumerate(run.blocks):
+            if block.run is not run or block.place != place:
+                found.append(f"block {block.block_id} stands at another place than it says")
+            if place and block.parent is not run.blocks[place - 1]:
+                found.append(f"block {block.block_id} comes after another than its parent")
+        return found
+
+    def _next_in_run(self, parent: Prefix, tokens: bytes) -> IndexedBlock | None:
+        if isinstance(parent, PrefixRoot):
+            return None
+        run, place = parent.run, parent.place + 1
+        # At the end of the run that compares with nothing, which no block's tokens are.
+        if run.tokens[place * run.num_bytes : (place + 1) * run.num_bytes] != tokens:
+            return None
+        return run.blocks[place]
+
+    def _head(self, parent: Prefix, tokens: bytes) -> IndexedBlock | None:
+        """Return the head of a run with these tokens after a prefix."""
+        if isinstance(parent, IndexedBlock) and not parent.branches:
+            return None
+        for each in self._heads.get(self._hasher.child(parent.block_hash, tokens), ()):
+            if each.parent == parent and each.tokens == tokens:
+                return each
+        return None
+
+    def _cut(self, block: IndexedBlock) -> "list[IndexedBlock]":
+        """Take a block and those after it out of its run; return them."""
+        run, place = block.run, block.place
+        cut = run.blocks[place:]
+        del run.blocks[place:]
+        del run.tokens[place * run.num_bytes :]
+        if place == 0:
+            self._forget_head(block)
+        return cut
+
+    def _forget_head(self, head: IndexedBlock) -> None:
+        if isinstance(head.parent, IndexedBlock) and head.parent.branches:
+            head.parent.branches.discard(head)
+        bucket = self._heads[head.block_hash]
+        bucket.remove(head)
         if not bucket:
-            del self._by_hash[block.block_hash]
+            del self._heads[head.block_hash]
 
 
 def _num_common_tokens(first: bytes, second: bytes) -> int:

@@ -274,4 +274,4 @@ def test_the_index_never_outgrows_the_pool() -> None:
         assert len(book.prefixes.index) <= book.pool.num_blocks
 
     assert [] == book.check_integrity()
-    assert len(book.prefixes.index._by_hash) <= book.pool.num_blocks
+    assert len(book.prefixes.index._heads) <= book.pool.num_blocks

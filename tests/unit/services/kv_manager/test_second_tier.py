@@ -18,7 +18,7 @@ from slipstream.services.kv_manager.tier_rates import TierRates
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.ids import HostId, RequestId, WorkerId
 from slipstream.shared.kv.arena import Arena
-from slipstream.shared.kv.block_hash import NUM_BITS, BlockHasher
+from slipstream.shared.kv.block_hash import BYTES_PER_TOKEN, NUM_BITS, BlockHasher
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.messages.kv import Commit, Lease, Leased, Release
 from slipstream.shared.messages.packed import PackedInts
@@ -161,7 +161,8 @@ async def test_a_damaged_block_is_computed_again_and_so_is_what_follows(host: Ho
     await host.flood()
     second = host.tier.spilled.index.find(
         host.book.prefixes._root(host.lease_of(PROMPT)),
-        [PackedInts(PROMPT[i : i + SIZE]).to_bytes() for i in (0, SIZE)],
+        PackedInts(PROMPT[: 2 * SIZE]).to_bytes(),
+        SIZE * BYTES_PER_TOKEN,
     )[1]
     host.file._checksums[second.block_id] ^= 1
 

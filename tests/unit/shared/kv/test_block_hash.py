@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.shared.kv.block_hash import NUM_BITS, BlockHasher, PrefixKeys, full_blocks
+from slipstream.shared.kv.block_hash import BlockHasher, PrefixKeys, full_blocks
 from slipstream.shared.messages.packed import PackedInts
 
 KINDS = ("layout", "model", "numerics", "cache_salt", "adapter")
@@ -45,15 +45,3 @@ def test_only_full_blocks_are_hashed(num_tokens: int, num_blocks: int) -> None:
 
     assert [16] * num_blocks == [len(each) for each in blocks]
     assert PackedInts(range(4 * num_blocks)) == PackedInts.from_bytes(b"".join(blocks))
-
-
-@pytest.mark.parametrize("num_bits", [0, 8, NUM_BITS])
-def test_a_chain_is_hashed_as_block_after_block(num_bits: int) -> None:
-    hasher = BlockHasher(num_bits)
-    blocks = [bytes([number] * 16) for number in range(5)]
-    parent, expected = hasher.root(b"keys"), []
-    for tokens in blocks:
-        parent = hasher.child(parent, tokens)
-        expected.append((parent, tokens))
-
-    assert expected == list(hasher.chain(hasher.root(b"keys"), blocks))
