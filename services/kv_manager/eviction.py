@@ -21,6 +21,10 @@ PROTECTED_SHARE = 0.25
 _IS_FREQUENT = 2  # requests
 _MAX_NUM_DEMOTED = 4  # a step: a share that shrinks is followed in small steps
 
+# What is known of a block's content, and where a block stands.
+_UNKNOWN, _SEEN, _FREQUENT = range(3)
+_NOWHERE, _PROBATION, _DEMOTED, _PROTECTED = range(4)
+
 # Blocks seen once fill the sketch: with so many cells a block, one in twenty of those is taken
 # for a known one. Each cell is halved once in five times as many counts as there are blocks.
 _CELLS_A_BLOCK = 32
@@ -52,6 +56,9 @@ class EvictionOrder(Protocol):
 
     def hit(self, block_id: int, block_hash: BlockHash) -> None:
         """Note that a request found a block that another one wrote."""
+
+    def knows(self, block_id: int) -> bool:
+        """Tell whether a block was told of, since its content was gone last."""
 
     def keep(self, chain: Iterable[int]) -> None:
         """Count a chain of blocks, the last one first, as used now and as much as the last."""
@@ -93,6 +100,10 @@ class LruOrder:
 
     forget = discard
 
+    def knows(self, block_id: int) -> bool:  # noqa: ARG002 - the filtered order asks which
+        """Claim to know all: there is nothing to be told."""
+        return True
+
     def hit(self, block_id: int, block_hash: BlockHash) -> None:
         """Learn nothing here either."""
 
@@ -119,17 +130,19 @@ class FilteredOrder:
     def __init__(self, num_blocks: int, protected_share: float = PROTECTED_SHARE) -> None:
         self._protected_share = protected_share
         self._sketch = FrequencySketch(num_blocks)
-        self._is_frequent: dict[int, bool] = {}  # of every block that was counted, in use or not
+        # By block, in a byte each: asked of every block of every lease, and small enough to stay in
+        # the processor's caches.
+        self._fame = bytearray(num_blocks + 1)
+        self._segment_of = bytearray(num_blocks + 1)
         self._now = 0
         # Block to time of its last use, by which each is sorted.
         self._probation: OrderedDict[int, int] = OrderedDict()
         self._demoted: OrderedDict[int, int] = OrderedDict()
         self._protected: OrderedDict[int, int] = OrderedDict()
+        self._segments = (OrderedDict[int, int](), self._probation, self._demoted, self._protected)
 
     def __contains__(self, block_id: int, /) -> bool:
-        return (
-            block_id in self._probation or block_id in self._protected or block_id in self._demoted
-        )
+        return self._segment_of[block_id] != _NOWHERE
 
     def __len__(self) -> int:
         return len(self._probation) + len(self._protected) + len(self._demoted)
@@ -152,11 +165,11 @@ class FilteredOrder:
 
         Without the parents, one mistake of the sketch would protect all of a long chain.
         """
-        if block_id in self._is_frequent:
+        if self._fame[block_id] != _UNKNOWN:
             return
-        is_parent_frequent = parent_id is None or self._is_frequent.get(parent_id, False)
+        is_parent_frequent = parent_id is None or self._fame[parent_id] == _FREQUENT
         is_known = self._sketch.count(block_hash) >= _IS_FREQUENT
-        self._is_frequent[block_id] = is_known and is_parent_frequent
+        self._fame[block_id] = _FREQUENT if is_known and is_parent_frequent else _SEEN
 
     def add(self, block_id: int) -> None:
         """Put a block last in its segment."""
@@ -164,31 +177,37 @@ class FilteredOrder:
 
     def discard(self, block_id: int) -> None:
         """Take a block out; it comes back to where it belongs by what is known of it."""
-        for segment in (self._probation, self._protected, self._demoted):
-            if segment.pop(block_id, None) is not None:
-                return
+        segment = self._segment_of[block_id]
+        if segment != _NOWHERE:
+            del self._segments[segment][block_id]
+            self._segment_of[block_id] = _NOWHERE
 
     def forget(self, block_id: int) -> None:
         """Drop all but the frequency of the block's content."""
         self.discard(block_id)
-        self._is_frequent.pop(block_id, None)
+        self._fame[block_id] = _UNKNOWN
+
+    def knows(self, block_id: int) -> bool:
+        """Tell whether a block was written or hit since it was forgotten last."""
+        return self._fame[block_id] != _UNKNOWN
 
     def hit(self, block_id: int, block_hash: BlockHash) -> None:
         """Protect a block from now on."""
         # What is protected already needs no better memory, and a lease may find many of those.
-        if not self._is_frequent.get(block_id):
+        if self._fame[block_id] != _FREQUENT:
             self._sketch.count(block_hash)
-            self._is_frequent[block_id] = True
+            self._fame[block_id] = _FREQUENT
 
     def keep(self, chain: Iterable[int]) -> None:
         """Put the blocks of a chain last; from a protected one on all are."""
+        fame, segment_of = self._fame, self._segment_of
         is_frequent = False
         for block_id in chain:
-            is_frequent = is_frequent or self._is_frequent.get(block_id, False)
             if is_frequent:
-                self._is_frequent[block_id] = True
-            if block_id in self:
-                self.discard(block_id)
+                fame[block_id] = _FREQUENT
+            else:
+                is_frequent = fame[block_id] == _FREQUENT
+            if segment_of[block_id] != _NOWHERE:
                 self._put_last(block_id)
 
     def next_victim(self) -> int:
@@ -206,13 +225,20 @@ class FilteredOrder:
 
     def _put_last(self, block_id: int) -> None:
         self._now += 1
-        segment = self._protected if self._is_frequent.get(block_id) else self._probation
+        wanted = _PROTECTED if self._fame[block_id] == _FREQUENT else _PROBATION
+        segment = self._segments[wanted]
+        if self._segment_of[block_id] == wanted:
+            segment.move_to_end(block_id)
+        else:
+            self.discard(block_id)
+            self._segment_of[block_id] = wanted
         segment[block_id] = self._now
 
     def _demote(self) -> None:
         block_id, used_at = self._protected.popitem(last=False)
-        self._is_frequent[block_id] = False
+        self._fame[block_id] = _SEEN
         self._demoted[block_id] = used_at
+        self._segment_of[block_id] = _DEMOTED
 
 
 class FrequencySketch:
@@ -231,24 +257,24 @@ class FrequencySketch:
 
     def count(self, block_hash: BlockHash) -> int:
         """Count a hash once more; return how often it has been."""
-        self._age()
+        self._num_counts += 1
+        if self._num_counts % _COUNTS_A_SLICE == 0:
+            self._age()
+        # Written out: a lease counts each block that it finds the first time.
         cells = self._cells
-        number, *offsets = _PLACES.unpack(block_hash)
+        number, a, b, c, d = _PLACES.unpack(block_hash)
         start = number % self._num_slices * _SLICE
-        places = [start + offset % _SLICE for offset in offsets]
-        before: int = min(cells[place] for place in places)
+        a, b, c, d = start + a % _SLICE, start + b % _SLICE, start + c % _SLICE, start + d % _SLICE
+        before: int = min(cells[a], cells[b], cells[c], cells[d])
         if before == _MAX_COUNT:
             return before
-        for place in places:
+        for place in (a, b, c, d):
             # The others were counted up by other hashes.
             if cells[place] == before:
                 cells[place] = before + 1
         return before + 1
 
     def _age(self) -> None:
-        self._num_counts += 1
-        if self._num_counts % _COUNTS_A_SLICE:
-            return
         part = slice(self._next_slice, self._next_slice + _SLICE)
         self._cells[part] = self._cells[part].translate(_HALVED)
         self._next_slice = part.stop % len(self._cells)

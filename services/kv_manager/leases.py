@@ -280,7 +280,7 @@ class LeaseBook:
 
     def _begin(self, message: Lease, cached: CachedPrefix, now: float) -> HeldLease | None:
         """Make a lease of the blocks that are cached and of fresh ones, or None without enough."""
-        num_fresh = message.num_blocks - len(cached.block_ids)
+        num_fresh = message.num_blocks - len(cached.blocks)
         lease = HeldLease(
             lease_id=new_lease_id(),
             attempt=(message.request_id, message.attempt),
@@ -288,8 +288,8 @@ class LeaseBook:
             block_ids=cached.block_ids,
             expires_at=now + self.lease_s,
             since=now,
-            num_committed=len(cached.block_ids),
-            num_cached=len(cached.block_ids),
+            num_committed=len(cached.blocks),
+            num_cached=len(cached.blocks),
             prefix=cached.end,
             packed_tokens=message.token_ids.to_bytes(),
             copied=cached.part if num_fresh > 0 else None,
@@ -302,7 +302,7 @@ class LeaseBook:
         if num_fresh > self.pool.num_unreserved:
             self.pool.let_go(lease.read_ids)
             return None
-        self.pool.count_hits(cached.block_ids)
+        self.pool.count_hits(cached.blocks)
         self.prefixes.count(message, cached)
         lease.num_reserved = max(0, num_fresh)
         self.pool.num_reserved += lease.num_reserved

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Protocol
 
 from slipstream.services.kv_manager.eviction import EvictionOrder
-from slipstream.services.kv_manager.prefix_index import PrefixIndex
+from slipstream.services.kv_manager.prefix_index import IndexedBlock, PrefixIndex
 from slipstream.shared.messages.kv import Blocks
 from slipstream.shared.messages.packed import PackedInts
 
@@ -94,7 +94,8 @@ class BlockPool:
         for block_id in taken:
             # A generation can't fence memory, but whoever reads checks it.
             self.generations[block_id] = self.generations[block_id] % _MAX_GENERATION + 1
-            self._set(block_id, state)
+            self._states[block_id] = state
+        self._count(BlockState.FREE, state, num_blocks)
         return taken
 
     def move(self, block_ids: Iterable[int], state: BlockState) -> None:
@@ -113,29 +114,36 @@ class BlockPool:
 
     def commit(self, block_ids: Iterable[int]) -> None:
         """Make the blocks of one writer read-only; its lease is the first to hold them."""
+        num_blocks = 0
         for block_id in block_ids:
             state = self._states[block_id]
             assert state is BlockState.LEASED, f"block {block_id} is {state.value}, not leased"
-            self._set(block_id, BlockState.COMMITTED)
+            self._states[block_id] = BlockState.COMMITTED
             self._ref_counts[block_id] = 1
+            num_blocks += 1
+        self._count(BlockState.LEASED, BlockState.COMMITTED, num_blocks)
 
     def hold(self, block_ids: Iterable[int]) -> None:
         """Let one more lease read committed or cached blocks, under the generation they have."""
+        num_cached = 0
         for block_id in block_ids:
             assert self._is_shared(block_id), f"block {block_id} can't be shared"
-            self._cached.discard(block_id)
-            self._set(block_id, BlockState.COMMITTED)
+            if self._states[block_id] is BlockState.CACHED:
+                self._cached.discard(block_id)
+                self._states[block_id] = BlockState.COMMITTED
+                num_cached += 1
             self._ref_counts[block_id] += 1
+        self._count(BlockState.CACHED, BlockState.COMMITTED, num_cached)
 
-    def count_hits(self, block_ids: Iterable[int]) -> None:
+    def count_hits(self, blocks: Iterable[IndexedBlock]) -> None:
         """Note that a lease found blocks which it holds: they are worth more than others."""
-        for block_id in block_ids:
-            self._cached.hit(block_id, self.index.hash_of(block_id))
+        for block in blocks:
+            self._cached.hit(block.block_id, block.block_hash)
 
     def let_go(self, block_ids: Sequence[int]) -> None:
         """End one lease's hold on committed blocks; of the last hold what is findable stays."""
         for block_id in block_ids:
-            if block_id in self.index:
+            if not self._cached.knows(block_id) and block_id in self.index:
                 parent_id = next(self.index.ancestors(block_id), None)
                 self._cached.written(block_id, self.index.hash_of(block_id), parent_id)
         for block_id in reversed(block_ids):
@@ -241,6 +249,9 @@ class BlockPool:
             self._cached.forget(removed)
 
     def _set(self, block_id: int, state: BlockState) -> None:
-        self._counts[self._states[block_id]] -= 1
-        self._counts[state] += 1
+        self._count(self._states[block_id], state, 1)
         self._states[block_id] = state
+
+    def _count(self, before: BlockState, after: BlockState, num_blocks: int) -> None:
+        self._counts[before] -= num_blocks
+        self._counts[after] += num_blocks

@@ -157,30 +157,31 @@ class PrefixIndex:
         One whose tokens are known there already stays outside, and the one known takes its place.
         Return what comes last.
         """
-        for block_id, tokens in zip(block_ids, blocks, strict=False):
-            parent = self.child(parent, tokens) or self.add(parent, block_id, tokens)
+        pairs = zip(block_ids, blocks, strict=False)
+        for block_id, tokens in pairs:
+            known = self.child(parent, tokens)
+            if known is None:
+                # After a new block nothing is known.
+                return self._append(self.add(parent, block_id, tokens), pairs)
+            parent = known
         return parent
 
     def add(self, parent: Prefix, block_id: int, tokens: bytes) -> IndexedBlock:
         """Make a block findable after a prefix that is known and has no such child yet."""
         assert block_id not in self._by_block, f"block {block_id} is indexed already"
         assert self.is_known(parent), f"the parent of block {block_id} is not in the index"
-        block_hash = self._hasher.child(parent.block_hash, tokens)
         if isinstance(parent, IndexedBlock) and parent is parent.run.blocks[-1]:
-            run = parent.run
-            assert len(tokens) == run.num_bytes, f"{len(tokens)} bytes, not {run.num_bytes}"
-            block = IndexedBlock(block_id, block_hash, parent, run, parent.place + 1)
-        else:
-            run = Run(len(tokens))
-            block = IndexedBlock(block_id, block_hash, parent, run, 0)
-            self._heads.setdefault(block_hash, []).append(block)
-            if isinstance(parent, IndexedBlock):
-                parent.branches = parent.branches or set()
-                parent.branches.add(block)
-        run.blocks.append(block)
-        run.tokens += tokens
-        self._by_block[block_id] = block
-        return block
+            return self._append(parent, [(block_id, tokens)])
+        block_hash = self._hasher.child(parent.block_hash, tokens)
+        head = IndexedBlock(block_id, block_hash, parent, Run(len(tokens)), 0)
+        head.run.blocks.append(head)
+        head.run.tokens += tokens
+        self._by_block[block_id] = head
+        self._heads.setdefault(block_hash, []).append(head)
+        if isinstance(parent, IndexedBlock):
+            parent.branches = parent.branches or set()
+            parent.branches.add(head)
+        return head
 
     def remove(self, block_id: int) -> list[int]:
         """Forget a block and all that hang below it; return their ids."""
@@ -259,6 +260,19 @@ class PrefixIndex:
             if each.parent == parent and each.tokens == tokens:
                 return each
         return None
+
+    def _append(self, last: IndexedBlock, pairs: Iterable[tuple[int, bytes]]) -> IndexedBlock:
+        """Add blocks behind the last one of a run."""
+        run, hash_child, by_block = last.run, self._hasher.child, self._by_block
+        for block_id, tokens in pairs:
+            assert block_id not in by_block, f"block {block_id} is indexed already"
+            assert len(tokens) == run.num_bytes, f"{len(tokens)} bytes, not {run.num_bytes}"
+            block_hash = hash_child(last.block_hash, tokens)
+            last = IndexedBlock(block_id, block_hash, last, run, last.place + 1)
+            by_block[block_id] = last
+            run.blocks.append(last)
+            run.tokens += tokens
+        return last
 
     def _cut(self, block: IndexedBlock) -> "list[IndexedBlock]":
         """Take a block and those after it out of its run; return them."""
