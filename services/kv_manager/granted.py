@@ -64,11 +64,6 @@ class GrantBook:
         last_number, block_ids = self._last.get(holder, (0, []))
         return block_ids if number and number == last_number else None
 
-    def put(self, holder: Holder, block_ids: list[int]) -> None:
-        """Take over blocks that leave a lease of the worker."""
-        self.pool.move(block_ids, BlockState.GRANTED)
-        self._by_holder.setdefault(holder, []).extend(block_ids)
-
     def take(self, holder: Holder, blocks: Blocks) -> list[int]:
         """Take blocks out of a worker's grant; those it doesn't hold (a repeat) are passed over."""
         granted = self._by_holder.get(holder, [])

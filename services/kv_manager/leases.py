@@ -202,7 +202,6 @@ class LeaseBook:
                 continue
             lease.expires_at = now + self.lease_s
             self._grow(lease, renewal.grown)
-            self._shrink(lease, renewal.num_shrunk_blocks)
         return Renewed(lease_ms=int(self.lease_s * 1000), lost=lost)
 
     def release(self, message: Release, now: float) -> Released:
@@ -358,14 +357,6 @@ class LeaseBook:
         entering = self.grants.take(lease.holder, grown)
         self.pool.move(entering, BlockState.LEASED)
         lease.block_ids.extend(entering)
-
-    def _shrink(self, lease: HeldLease, num_blocks: int) -> None:
-        num_blocks = min(num_blocks, len(lease.block_ids) - lease.num_committed)
-        if num_blocks <= 0:
-            return
-        leaving = lease.block_ids[-num_blocks:]
-        del lease.block_ids[-num_blocks:]
-        self.grants.put(lease.holder, leaving)
 
     def _writer(self, cached: CachedPrefix, packed_tokens: bytes, now: float) -> HeldLease | None:
         size = self.pending.block_bytes

@@ -51,7 +51,6 @@ class PrefillJob(SequenceJob, frozen=True, kw_only=True, tag="prefill_job"):
 
     decode_worker_id: WorkerId
     decode_host_id: HostId
-    num_cached_tokens_at_decode: int = 0  # differs from num_cached_tokens between hosts only
 
 
 class HandOver(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -107,7 +107,6 @@ class Leased(Message, frozen=True, tag="leased"):
     blocks: Blocks
     lease_ms: int
     num_cached_tokens: int = 0
-    num_pending_tokens: int = 0
     num_reserved_blocks: int = 0  # promised, to come with the commits
     copy: BlockCopy | None = None
 
@@ -159,7 +158,6 @@ class LeaseRenewal(msgspec.Struct, frozen=True, omit_defaults=True):
 
     lease_id: LeaseId
     grown: Blocks = Blocks()
-    num_shrunk_blocks: int = 0  # blocks given back from the end, to the worker's grant
 
 
 class Renew(Message, frozen=True, tag="renew"):

@@ -77,7 +77,6 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             **JOB,
             decode_worker_id=DECODE_WORKER,
             decode_host_id=HOST,
-            num_cached_tokens_at_decode=8,
         ),
         PrefillJob(**SMALL_JOB, decode_worker_id=DECODE_WORKER, decode_host_id=HOST),
     ),

@@ -97,7 +97,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         Lease(**ATTEMPT, worker_id=PREFILL_WORKER, worker_epoch=9, num_blocks=3, layout=LAYOUT),
     ),
     "leased": (
-        Leased(LEASE, BLOCKS, 30_000, 32, 16, 4, BlockCopy(9, 2, 5)),
+        Leased(LEASE, BLOCKS, 30_000, 32, 4, BlockCopy(9, 2, 5)),
         Leased(LEASE, Blocks(), 30_000),
     ),
     "commit": (
@@ -132,7 +132,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
     ),
     "adopted": (Adopted(LEASE, BLOCKS, 30_000), Adopted(LEASE, Blocks(), 30_000)),
     "renew": (
-        Renew(DECODE_WORKER, 11, [LeaseRenewal(LEASE, BLOCKS, 1), LeaseRenewal(OTHER_LEASE)]),
+        Renew(DECODE_WORKER, 11, [LeaseRenewal(LEASE, BLOCKS), LeaseRenewal(OTHER_LEASE)]),
         Renew(DECODE_WORKER, 11, []),
     ),
     "renewed": (Renewed(30_000, [OTHER_LEASE]), Renewed(30_000)),
