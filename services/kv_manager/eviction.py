@@ -9,7 +9,7 @@ import heapq
 import math
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from slipstream.shared.config import Eviction
@@ -66,6 +66,12 @@ class EvictionOrder(Protocol):
     def next_victim(self) -> int:
         """Return the block to evict; there must be one."""
 
+    def queues(self) -> Iterable[Mapping[int, int]]:
+        """Return the queues of blocks, each with when it was used last."""
+
+    def rank(self, block_id: int) -> tuple[int, int]:
+        """Return how late a block that is here will be evicted."""
+
 
 def make_order(eviction: Eviction, num_blocks: int) -> EvictionOrder:
     """Return an empty order for a pool."""
@@ -76,7 +82,8 @@ class LruOrder:
     """Least recently used first."""
 
     def __init__(self) -> None:
-        self._queue: OrderedDict[int, None] = OrderedDict()
+        self._queue: OrderedDict[int, int] = OrderedDict()  # to when it was used last
+        self._now = 0
 
     def __contains__(self, block_id: int, /) -> bool:
         return block_id in self._queue
@@ -92,7 +99,8 @@ class LruOrder:
 
     def add(self, block_id: int) -> None:
         """Put a block last."""
-        self._queue[block_id] = None
+        self._now += 1
+        self._queue[block_id] = self._now
 
     def discard(self, block_id: int) -> None:
         """Take a block out."""
@@ -112,10 +120,19 @@ class LruOrder:
         for block_id in chain:
             if block_id in self._queue:
                 self._queue.move_to_end(block_id)
+                self.add(block_id)
 
     def next_victim(self) -> int:
         """Return the first."""
         return next(iter(self))
+
+    def queues(self) -> Iterable[Mapping[int, int]]:
+        """Return the one."""
+        return (self._queue,)
+
+    def rank(self, block_id: int) -> tuple[int, int]:
+        """Return when it was used last."""
+        return 0, self._queue[block_id]
 
 
 class FilteredOrder:
@@ -222,6 +239,15 @@ class FilteredOrder:
             return next(each for each in (demoted, on_probation) if each is not None)
         is_older = self._demoted[demoted] < self._probation[on_probation]
         return demoted if is_older else on_probation
+
+    def queues(self) -> Iterable[Mapping[int, int]]:
+        """Return all three."""
+        return self._segments[1:]
+
+    def rank(self, block_id: int) -> tuple[int, int]:
+        """Return whether it is protected, and when it was used last."""
+        segment = self._segment_of[block_id]
+        return int(segment == _PROTECTED), self._segments[segment][block_id]
 
     def _put_last(self, block_id: int) -> None:
         self._now += 1

@@ -17,6 +17,7 @@ from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.services.kv_manager.pulls import PullBook
 from slipstream.services.kv_manager.second_tier import SecondTier
+from slipstream.services.kv_manager.slices import finish_between_turns
 from slipstream.services.kv_manager.spill_file import SpillFile
 from slipstream.services.kv_manager.transfers import Transfers
 from slipstream.services.kv_manager.verbs import KvVerbs
@@ -29,7 +30,7 @@ from slipstream.shared.kv.block_hash import BlockHasher
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.kv.transfer.plane import PlaneIdentity
 from slipstream.shared.messages.common import Message
-from slipstream.shared.messages.kv import ArenaWelcome, Commit, KvRequest, Lease, Match, Pull
+from slipstream.shared.messages.kv import ArenaWelcome, Audit, Commit, KvRequest, Lease, Match, Pull
 from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.reporter import new_epoch
 
@@ -124,6 +125,8 @@ class Host:
             await self._ask_tier(self.tier, message)
         if isinstance(message, Pull) and message.origin.layout == self.layout.fingerprint:
             return await self.transfers.pull(message)
+        if isinstance(message, Audit):
+            return await finish_between_turns(self.verbs.audit(message, time.monotonic()))
         return self.verbs.answer(message, time.monotonic())
 
     async def _ask_tier(self, tier: SecondTier, message: KvRequest) -> None:

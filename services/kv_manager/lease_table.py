@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from slipstream.services.kv_manager.integrity import find_problems
 from slipstream.services.kv_manager.pool import BlockPool, BlockState
 from slipstream.services.kv_manager.records import Attempt, HeldLease, Holder, Quarantine
+from slipstream.services.kv_manager.slices import Sliced
 from slipstream.shared.ids import LeaseId, WorkerId
 from slipstream.shared.messages.kv import LeaseSummary
 
@@ -85,13 +86,16 @@ class LeaseTable:
             for lease in self.leases.values()
         ]
 
-    def problems(self, pool: BlockPool, grants: Iterator[list[int]]) -> list[str]:
+    def problems(self, pool: BlockPool, grants: Iterator[list[int]]) -> Sliced[list[str]]:
         """Compare the books with the block states; empty when all blocks are accounted for."""
-        read = (each.read_ids for each in self.leases.values())
-        found = find_problems(pool, read, self._owned(grants))
+        num_reserved = pool.num_reserved
         num_promised = sum(lease.num_reserved for lease in self.leases.values())
-        if num_promised != pool.num_reserved:
-            found.append(f"{pool.num_reserved} blocks are reserved, {num_promised} promised")
+        # Copies, all of one moment: what follows pauses.
+        read = [each.read_ids for each in self.leases.values()]
+        owned = [(state, list(block_ids)) for state, block_ids in self._owned(grants)]
+        found = yield from find_problems(pool, read, owned)
+        if num_promised != num_reserved:
+            found.append(f"{num_reserved} blocks are reserved, {num_promised} promised")
         return found
 
     def _owned(self, grants: Iterator[list[int]]) -> Iterator[tuple[BlockState, list[int]]]:

@@ -16,6 +16,7 @@ from slipstream.services.kv_manager.prefix_cache import CachedPrefix, PrefixCach
 from slipstream.services.kv_manager.prefix_index import PartBlock
 from slipstream.services.kv_manager.pressure import Pressure
 from slipstream.services.kv_manager.records import Attempt, HeldLease, Holder, Quarantine
+from slipstream.services.kv_manager.slices import Sliced, finish
 from slipstream.shared.ids import LeaseId, WorkerId, new_lease_id
 from slipstream.shared.kv.block_hash import BYTES_PER_TOKEN
 from slipstream.shared.messages.kv import (
@@ -269,6 +270,10 @@ class LeaseBook:
 
     def check_integrity(self) -> list[str]:
         """Compare the books with the block states; empty when all blocks are accounted for."""
+        return finish(self.integrity_problems())
+
+    def integrity_problems(self) -> Sliced[list[str]]:
+        """Do the same in slices, for a process that serves others meanwhile."""
         return self.table.problems(self.pool, iter(self.grants))
 
     def _held(self, lease_id: LeaseId, worker_id: WorkerId) -> HeldLease | KvRefused:

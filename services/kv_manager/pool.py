@@ -1,7 +1,8 @@
 """The blocks of one host: each in exactly one state, each reuse under a new generation."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from typing import Protocol
@@ -36,6 +37,23 @@ class BlockState(Enum):
     __hash__ = object.__hash__
 
 
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """The pool at one moment."""
+
+    states: list[BlockState]  # by block, the null block included
+    ref_counts: list[int]
+    counts: dict[BlockState, int]
+    free: list[int]
+    num_cached: int  # in the eviction order
+    num_reserved: int
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that could be taken."""
+        return len(self.free) + self.num_cached
+
+
 class BlockPool:
     """
     All blocks and their states. `generations` is the arena's table: readers check it.
@@ -54,7 +72,7 @@ class BlockPool:
         self._ref_counts = [0] * (num_blocks + 1)  # leases that hold a committed block
         self._counts = dict.fromkeys(BlockState, 0) | {BlockState.FREE: num_blocks}
         self._free = deque(range(NULL_BLOCK + 1, num_blocks + 1))
-        self._cached = order
+        self.order = order
         self.num_reserved = 0  # of those that can be taken: promised to somebody
 
     @property
@@ -65,7 +83,7 @@ class BlockPool:
     @property
     def num_available(self) -> int:
         """Blocks that can be taken now: the free ones, and the cached ones, which are evicted."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + len(self.order)
 
     @property
     def num_unreserved(self) -> int:
@@ -89,7 +107,7 @@ class BlockPool:
         if num_blocks > self.num_available:
             return None
         while len(self._free) < num_blocks:
-            self._evict(self._cached.next_victim())
+            self._evict(self.order.next_victim())
         taken = [self._free.popleft() for _ in range(num_blocks)]
         for block_id in taken:
             # A generation can't fence memory, but whoever reads checks it.
@@ -129,7 +147,7 @@ class BlockPool:
         for block_id in block_ids:
             assert self._is_shared(block_id), f"block {block_id} can't be shared"
             if self._states[block_id] is BlockState.CACHED:
-                self._cached.discard(block_id)
+                self.order.discard(block_id)
                 self._states[block_id] = BlockState.COMMITTED
                 num_cached += 1
             self._ref_counts[block_id] += 1
@@ -138,14 +156,14 @@ class BlockPool:
     def count_hits(self, blocks: Iterable[IndexedBlock]) -> None:
         """Note that a lease found blocks which it holds: they are worth more than others."""
         for block in blocks:
-            self._cached.hit(block.block_id, block.block_hash)
+            self.order.hit(block.block_id, block.block_hash)
 
     def let_go(self, block_ids: Sequence[int]) -> None:
         """End one lease's hold on committed blocks; of the last hold what is findable stays."""
         for block_id in block_ids:
-            if not self._cached.knows(block_id) and block_id in self.index:
+            if not self.order.knows(block_id) and block_id in self.index:
                 parent_id = next(self.index.ancestors(block_id), None)
-                self._cached.written(block_id, self.index.hash_of(block_id), parent_id)
+                self.order.written(block_id, self.index.hash_of(block_id), parent_id)
         for block_id in reversed(block_ids):
             state = self._states[block_id]
             assert state is BlockState.COMMITTED, f"block {block_id} is {state.value}, not held"
@@ -156,7 +174,7 @@ class BlockPool:
 
     def victims(self) -> Iterator[int]:
         """Yield the cached blocks in the order in which they will be evicted."""
-        return iter(self._cached)
+        return iter(self.order)
 
     def blocks(self, block_ids: Sequence[int]) -> Blocks:
         """Return the ids with their generations."""
@@ -172,26 +190,19 @@ class BlockPool:
         """Return how many blocks are in each state, in a time that doesn't grow with the pool."""
         return dict(self._counts)
 
-    def problems(self) -> list[str]:
-        """Return what contradicts itself; empty when the books are right."""
-        found = self.index.problems()
-        if not 0 <= self.num_reserved <= self.num_available:
-            found.append(f"{self.num_reserved} blocks are promised of {self.num_available}")
-        counts = self.counts()
-        counted = Counter(self._states[NULL_BLOCK + 1 :])
-        if any(counted[state] != number for state, number in counts.items()):
-            found.append("blocks were counted wrong by state")
-        if counts[BlockState.FREE] != len(self._free):
-            found.append(f"{len(self._free)} blocks queue as free, the states say otherwise")
-        if len(set(self._free)) != len(self._free):
-            found.append("a block queues as free twice")
-        if counts[BlockState.CACHED] != len(self._cached):
-            found.append(f"{len(self._cached)} blocks queue as cached, the states say otherwise")
-        for block_id in range(NULL_BLOCK + 1, self.num_blocks + 1):
-            found += self._problems_of(block_id)
-        return found + self._order_problems()
+    def snapshot(self) -> PoolSnapshot:
+        """Return what an audit compares, copied: that takes no more than a millisecond or two."""
+        return PoolSnapshot(
+            states=self._states[:],
+            ref_counts=self._ref_counts[:],
+            counts=self.counts(),
+            free=list(self._free),
+            num_cached=len(self.order),
+            num_reserved=self.num_reserved,
+        )
 
-    def _problems_of(self, block_id: int) -> list[str]:
+    def problems_of(self, block_id: int) -> list[str]:
+        """Return what contradicts itself about one block."""
         state = self._states[block_id]
         found = []
         if (self._ref_counts[block_id] > 0) != (state is BlockState.COMMITTED):
@@ -201,16 +212,6 @@ class BlockPool:
         if block_id in self.index and not self._is_shared(block_id):
             found.append(f"block {block_id} can be found and is {state.value}")
         return found
-
-    def _order_problems(self) -> list[str]:
-        places = {block_id: place for place, block_id in enumerate(self._cached)}
-        return [
-            f"block {block_id} is evicted after block {ancestor}, which comes before it"
-            for block_id, place in places.items()
-            if block_id in self.index
-            for ancestor in self.index.ancestors(block_id)
-            if places.get(ancestor, place) < place
-        ]
 
     def _is_shared(self, block_id: int) -> bool:
         return self._states[block_id] in (BlockState.COMMITTED, BlockState.CACHED)
@@ -222,7 +223,7 @@ class BlockPool:
     def _cache_or_free(self, block_id: int) -> None:
         if block_id in self.index:
             self._set(block_id, BlockState.CACHED)
-            self._cached.add(block_id)
+            self.order.add(block_id)
         else:
             self._free_one(block_id)
 
@@ -234,7 +235,7 @@ class BlockPool:
         """
         last = next((each for each in reversed(block_ids) if each in self.index), None)
         if last is not None:
-            self._cached.keep(chain([last], self.index.ancestors(last)))
+            self.order.keep(chain([last], self.index.ancestors(last)))
 
     def _evict(self, block_id: int) -> None:
         """
@@ -244,9 +245,9 @@ class BlockPool:
         hold none can be found without it: they are free as soon as their leases end.
         """
         for removed in self.index.remove(block_id):
-            if removed in self._cached:
+            if removed in self.order:
                 self._free_one(removed)
-            self._cached.forget(removed)
+            self.order.forget(removed)
 
     def _set(self, block_id: int, state: BlockState) -> None:
         self._count(self._states[block_id], state, 1)

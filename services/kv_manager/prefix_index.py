@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from slipstream.services.kv_manager.slices import Sliced, batches
 from slipstream.shared.kv.block_hash import BYTES_PER_TOKEN, BlockHash, BlockHasher, PrefixKeys
 
 _MAX_NUM_PARTS = 8
@@ -215,32 +216,44 @@ class PrefixIndex:
             yield parent.block_id
             parent = parent.parent
 
-    def problems(self) -> list[str]:
+    def problems(self) -> Sliced[list[str]]:
         """Return what contradicts itself; empty when the index is right."""
-        heads = [head for bucket in self._heads.values() for head in bucket]
         found = []
-        in_runs = {block.block_id: block for head in heads for block in head.run.blocks}
-        if in_runs != self._by_block:
-            found.append(f"{len(in_runs)} blocks are found by tokens, {len(self)} by id")
-        for head in heads:
-            found += self._problems_of(head)
+        for buckets in batches(list(self._heads.values())):
+            found += [
+                f"block {head.block_id} is found by its hash, and not by its id"
+                for bucket in buckets
+                for head in bucket
+                if not self.is_known(head)
+            ]
+            yield
+        all_blocks = list(self._by_block.values())
+        yield
+        for blocks in batches(all_blocks):
+            for block in blocks:
+                if self.is_known(block):  # by now it may be gone
+                    found += self._problems_of(block)
+            yield
         return found
 
-    def _problems_of(self, head: IndexedBlock) -> list[str]:
-        """Return what is wrong with a run."""
-        run, parent = head.run, head.parent
+    def _problems_of(self, block: IndexedBlock) -> list[str]:
+        """Return what is wrong with a block in its run."""
+        run, place, parent = block.run, block.place, block.parent
         found = []
+        if place >= len(run.blocks) or run.blocks[place] is not block:
+            found.append(f"block {block.block_id} stands at another place than it says")
         if not self.is_known(parent):
-            found.append(f"block {head.block_id} is indexed after a block that is not")
-        if isinstance(parent, IndexedBlock) and head not in (parent.branches or ()):
-            found.append(f"block {head.block_id} is not among its parent's branches")
-        if len(run.tokens) != len(run.blocks) * run.num_bytes:
-            found.append(f"{len(run.blocks)} blocks after {head.block_id} have too few tokens")
-        for place, block in enumerate(run.blocks):
-            if block.run is not run or block.place != place:
-                found.append(f"block {block.block_id} stands at another place than it says")
-            if place and block.parent is not run.blocks[place - 1]:
+            found.append(f"block {block.block_id} is indexed after a block that is not")
+        if place > 0:
+            if run.blocks[place - 1] is not parent:
                 found.append(f"block {block.block_id} comes after another than its parent")
+            return found
+        if block not in self._heads.get(block.block_hash, ()):
+            found.append(f"block {block.block_id} is found by its id, and not by its hash")
+        if isinstance(parent, IndexedBlock) and block not in (parent.branches or ()):
+            found.append(f"block {block.block_id} is not among its parent's branches")
+        if len(run.tokens) != len(run.blocks) * run.num_bytes:
+            found.append(f"{len(run.blocks)} blocks from {block.block_id} on lack tokens")
         return found
 
     def _next_in_run(self, parent: Prefix, tokens: bytes) -> IndexedBlock | None:

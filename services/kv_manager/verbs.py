@@ -1,9 +1,11 @@
 """Which method of the lease book serves which message."""
 
+from functools import partial
 from typing import assert_never
 
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockState
+from slipstream.services.kv_manager.slices import Sliced
 from slipstream.shared.ids import HostId
 from slipstream.shared.messages.common import Message
 from slipstream.shared.messages.kv import (
@@ -55,10 +57,8 @@ class KvVerbs:
                 return self._book.release(message, now)
             case Grant():
                 return self._book.grant(message, now)
-            case Audit():
-                return self._audit(message, now)
-            case Pull():
-                raise AssertionError("a transfer takes its time: see Transfers.pull")
+            case Audit() | Pull():
+                raise AssertionError("what takes its time is answered by the host")
             case _:
                 assert_never(message)
 
@@ -68,10 +68,16 @@ class KvVerbs:
             message=f"this host keeps KV as ({self._layout}), you as ({layout})",
         )
 
-    def _audit(self, message: Audit, now: float) -> Audited:
+    def audit(self, message: Audit, now: float) -> Sliced[Audited]:
+        """
+        Describe the books as they are at the first slice.
+
+        Only what it says of the prefix index and the order of eviction is looked at later.
+        """
         counts = self._book.pool.counts()
         leases = self._book.table.summaries(now)
-        return Audited(
+        described = partial(
+            Audited,
             host_id=self._host_id,
             epoch=self._epoch,
             num_blocks=self._book.pool.num_blocks,
@@ -86,9 +92,9 @@ class KvVerbs:
             num_leases=len(leases),
             num_late_messages=self._book.num_late_messages,
             oldest_lease_ms=int(self._book.table.oldest_s(now) * 1000),
-            problems=self._book.check_integrity(),
             leases=leases if message.with_leases else [],
         )
+        return described(problems=(yield from self._book.integrity_problems()))
 
 
 def num_blocks_of(answer: Message) -> int | None:

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from slipstream.services.kv_manager import host as host_module
+from slipstream.services.kv_manager import slices
 from slipstream.services.kv_manager.host import Host
 from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
@@ -19,7 +20,7 @@ from slipstream.shared.kv import arena as arena_module
 from slipstream.shared.kv import host_link
 from slipstream.shared.kv.arena import Arena, old_arenas
 from slipstream.shared.kv.host_link import SOCKET_NAME, HostLink, socket_path
-from slipstream.shared.messages.kv import ArenaHello, Grant, Lease, Leased
+from slipstream.shared.messages.kv import ArenaHello, Audit, Audited, Grant, Lease, Leased
 
 from .service_stack import until
 
@@ -92,6 +93,25 @@ async def test_only_the_process_that_ended_loses_its_blocks(
 
     assert [] == host.book.check_integrity()
     await links[1].close()
+
+
+async def test_others_are_answered_while_an_audit_is_made(
+    open_host: Open, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE", 1)
+    host = await open_host(num_blocks=50)
+    link = await HostLink.connect(directory, hello(), 5)
+    audit = asyncio.create_task(host.answer(Audit()))
+    num_answers = 0
+    while not audit.done():
+        await asyncio.sleep(0)
+        num_answers += take_grant(host) >= 0
+
+    assert num_answers > 50, "at least one a block"
+    audited = await audit
+    assert isinstance(audited, Audited)
+    assert (50, []) == (audited.num_free, audited.problems), "as it was before the first grant"
+    await link.close()
 
 
 async def test_the_end_of_the_manager_is_seen_by_its_workers(

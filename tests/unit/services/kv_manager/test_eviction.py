@@ -183,7 +183,7 @@ def test_a_block_always_goes_before_the_one_that_it_comes_after(
         serve(book, [token for token in prompt for _ in range(SIZE)], str(number))
 
         assert [] == book.check_integrity()
-    order, index = book.pool._cached, book.prefixes.index
+    order, index = book.pool.order, book.prefixes.index
     while order:
         victim = order.next_victim()
         assert not any(victim in index.ancestors(other) for other in order), "has a child"

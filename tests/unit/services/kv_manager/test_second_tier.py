@@ -13,6 +13,7 @@ from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.services.kv_manager.second_tier import SecondTier
+from slipstream.services.kv_manager.slices import finish
 from slipstream.services.kv_manager.spill_file import SpillFile
 from slipstream.services.kv_manager.tier_rates import TierRates
 from slipstream.shared.errors import ConfigurationError
@@ -88,7 +89,7 @@ class Host:
         )
         self.book.release(release, self.now)
         await self.tier._spill_some()
-        assert [] == self.book.check_integrity() == self.tier.spilled.index.problems()
+        assert [] == self.book.check_integrity() == finish(self.tier.spilled.index.problems())
         return leased.num_cached_tokens
 
     def bytes_of(self, block_id: int) -> bytes:
@@ -167,7 +168,7 @@ async def test_a_damaged_block_is_computed_again_and_so_is_what_follows(host: Ho
     host.file._checksums[second.block_id] ^= 1
 
     assert SIZE == await host.serve(PROMPT)
-    assert [] == host.tier.spilled.index.problems()
+    assert [] == finish(host.tier.spilled.index.problems())
 
 
 async def test_a_small_file_keeps_what_was_used_last_and_is_not_rewritten_for_ever(
