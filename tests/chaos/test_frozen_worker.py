@@ -150,8 +150,8 @@ def _wake(host: Host, victim: Process, books: Books, seen: Seen) -> None:
 async def _check_all_is_well(host: Host, num_instants: int) -> None:
     books = await host.asking.idle_audit()
     assert [] == books.get("problems", [])
-    assert (0, 0) == (books["num_quarantined"], books["num_leases"])
-    assert _NUM_BLOCKS == books["num_free"] + books["num_cached"] + books["num_granted"]
+    assert (0, 0, 0) == tuple(books[f"num_{each}"] for each in ("quarantined", "leases", "granted"))
+    assert _NUM_BLOCKS == books["num_free"] + books["num_cached"]
     assert [] == host.crowd.wrong
     assert host.crowd.num_told_twice <= num_instants
     assert host.crowd.num_asked == host.crowd.outcomes.total()

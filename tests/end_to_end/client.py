@@ -19,6 +19,7 @@ from slipstream.shared.messages.reports import WorkerReport
 
 ANSWER_S = 60.0
 SETTLE_S = 20.0
+_HELD = ("leases", "granted", "leased", "committed", "quarantined")
 MSGPACK_MAPS = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 
 Encoding = Literal["json", "msgpack"]
@@ -147,12 +148,11 @@ class Client:
         return await self.ask({"type": "audit", "with_leases": True}, subject=subject, timeout_s=5)
 
     async def idle_audit(self, timeout_s: float = SETTLE_S) -> Answer:
-        """Return the books as soon as nothing is leased, or as they stand when it stays so."""
+        """Return the books as soon as nobody holds a block, or as they stand when it stays so."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             books = await self.audit()
-            held = ("num_leases", "num_leased", "num_committed", "num_quarantined")
-            if not any(books[name] for name in held) or time.monotonic() > deadline_s:
+            if not any(books[f"num_{each}"] for each in _HELD) or time.monotonic() > deadline_s:
                 return books
             await asyncio.sleep(0.05)
 
