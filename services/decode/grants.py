@@ -38,7 +38,6 @@ class BlockGrants:
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self.is_exhausted = False  # the last answer brought nothing
-        self.num_free_blocks = 0  # of the pool, as of the last answer
         self.short_lease_id: LeaseId | None = None  # of who can't go on without
 
     @property
@@ -66,10 +65,6 @@ class BlockGrants:
         self.is_exhausted = False
         if not self._is_idle:
             self._wanted.set()
-
-    async def look(self) -> None:
-        """Learn how many blocks of the pool are free."""
-        await self._ask(0)
 
     async def give_back(self) -> None:
         """Return all blocks at hand: nothing runs here."""
@@ -150,7 +145,6 @@ class BlockGrants:
         self._returned = [block for block in self._returned if block not in returned]
         if message.num_blocks > 0:
             self.is_exhausted = not granted.block_ids
-        self.num_free_blocks = answer.num_free_blocks
         self._blocks += zip(granted.block_ids, granted.generations, strict=True)
         return True
 

@@ -140,10 +140,20 @@ def _go_on(sequence: DecodeSequence, hand_over: HandOver, block_size: int) -> No
 
 
 async def lease(
-    leasing: Leasing, sequence: DecodeSequence, is_cancelled: Callable[[], bool]
+    leasing: Leasing,
+    sequence: DecodeSequence,
+    is_cancelled: Callable[[], bool],
+    num_spare: Callable[[], int | None],
 ) -> None:
     """Lease blocks for a sequence that is to be prefilled here. Raises JobEndedError."""
-    leased = await leasing.lease(sequence.job, sequence.deadline, is_cancelled, sequence.token_ids)
+    leased = await leasing.lease(
+        sequence.job,
+        sequence.deadline,
+        is_cancelled,
+        sequence.token_ids,
+        arrived_at=sequence.arrived_at,
+        num_spare=num_spare,
+    )
     sequence.take_lease(leased)
     if sequence.num_preemptions == 0:
         sequence.note_cached(leased.num_cached_tokens)

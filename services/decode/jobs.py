@@ -260,9 +260,8 @@ class DecodeJobs:
 
     async def _lease(self, sequence: DecodeSequence) -> None:
         assert self.steps is not None, "wired before the first job"
-        if self.steps.has_preempted:
-            await self.steps.wait_room(sequence)
-        await intake.lease(self._leasing, sequence, lambda: sequence.is_over)
+        room = partial(self.steps.room_for, sequence)
+        await intake.lease(self._leasing, sequence, lambda: sequence.is_over, room)
 
     async def _run(self, sequence: DecodeSequence) -> None:
         """Step until it is over. A sequence that was over at once never sees a step."""

@@ -24,24 +24,28 @@ def victim(
     return None if last is first else last
 
 
-def may_return(
+def may_ask(
     sequence: DecodeSequence,
     others: Sequence[DecodeSequence],
     *,
-    num_blocks: int,
-    num_free_blocks: int,
     num_running: int,
     is_anyone_short: bool,
 ) -> bool:
     """
-    Tell whether a preempted sequence may take `num_blocks` again.
+    Tell whether a sequence may ask for blocks beside preempted ones, of which it may be one.
 
-    Not before the more important of the `others` that wait too, and only when each that runs could
-    still grow by a block afterwards: else it would be preempted again after a few steps, and all
-    that was recomputed would be lost.
+    Not before the more important of the `others` that wait too, nor while one that runs is short.
     """
     if any(rank(other) > rank(sequence) for other in others if other is not sequence):
         return False
-    if num_running == 0:
-        return True
-    return not is_anyone_short and num_free_blocks >= num_blocks + num_running
+    return num_running == 0 or not is_anyone_short
+
+
+def num_spare(num_running: int, num_granted: int) -> int:
+    """
+    Return how many blocks must be left when a preempted sequence has its own again.
+
+    Each that runs could still grow by one: else it would be preempted again after a few steps, and
+    all that was recomputed would be lost.
+    """
+    return max(0, num_running - num_granted)

@@ -12,7 +12,7 @@ from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.pace import Pace
-from slipstream.services.decode.preemption import may_return, rank, victim
+from slipstream.services.decode.preemption import may_ask, num_spare, rank, victim
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.messages.kv import Reclaim, Reclaimed
 from slipstream.shared.telemetry.logging import request_fields
@@ -26,7 +26,6 @@ log = structlog.get_logger()
 # A step starts only under leases that surely outlast it.
 LEASE_MARGIN_S = 2.0
 _STALL_S = 0.05
-_ROOM_S = 0.05  # between two looks whether there is room again
 
 
 class SequenceOwner(Protocol):
@@ -97,26 +96,16 @@ class DecodeSteps:
         """Look again: blocks have come."""
         self._grants.wake()
 
-    @property
-    def has_preempted(self) -> bool:
-        """Some wait for blocks that they had already."""
-        return bool(self._preempted)
-
-    async def wait_room(self, sequence: DecodeSequence) -> None:
-        """Return when a sequence may lease blocks beside preempted ones, or when it is over."""
-        layout = self._host.model.layout
-        while not sequence.is_over and not sequence.deadline.is_over:
-            await self._grants.look()
-            if may_return(
-                sequence,
-                self._preempted,
-                num_blocks=layout.num_blocks_for(len(sequence.token_ids)),
-                num_free_blocks=self._grants.num_free_blocks + self._grants.num_blocks,
-                num_running=len(self._sequences),
-                is_anyone_short=bool(self._short),
-            ):
-                return
-            await asyncio.sleep(_ROOM_S)
+    def room_for(self, sequence: DecodeSequence) -> int | None:
+        """Return how many blocks a lease must leave to those that run, or None: not now."""
+        if not self._preempted:
+            return 0
+        num_running = len(self._sequences)
+        if not may_ask(
+            sequence, self._preempted, num_running=num_running, is_anyone_short=bool(self._short)
+        ):
+            return None
+        return num_spare(num_running, self._grants.num_blocks)
 
     async def run(self) -> None:
         """Step for ever; sleep when there is nothing to do."""

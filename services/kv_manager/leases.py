@@ -8,6 +8,7 @@ late or twice is counted and answered, never asserted.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from slipstream.services.kv_manager.claims import Claims, rank_of
 from slipstream.services.kv_manager.granted import GrantBook
 from slipstream.services.kv_manager.lease_table import LeaseTable
 from slipstream.services.kv_manager.pending import PendingPrefixes
@@ -60,6 +61,7 @@ class LeaseBook:
         self.grants = GrantBook(self.pool)
         self.pending = PendingPrefixes(self.block_size * BYTES_PER_TOKEN)
         self.pressure = Pressure(self.grants, self.table)
+        self.claims = Claims()
 
     # Workers
 
@@ -76,6 +78,7 @@ class LeaseBook:
         """Take back everything of a process that has ended: its end is the proof."""
         holder = (worker_id, epoch)
         self._present.discard(holder)
+        self.claims.forget_all_of(holder)
         num_before = self.pool.num_available
         for lease in self.table.of_holder(holder):
             self._end(lease, is_proved=True)
@@ -102,7 +105,9 @@ class LeaseBook:
         lease = self._begin(message, cached, now)
         if lease is None:
             self.pressure.refused(holder, None, now)
+            self.claims.refused(message, len(cached.blocks), now)
             return self._refuse("no_blocks", f"{message.num_blocks} blocks wanted")
+        self.claims.forget(attempt)
         return self._leased(lease)
 
     def _again(self, lease: HeldLease, holder: Holder, now: float) -> Leased | KvRefused:
@@ -208,6 +213,7 @@ class LeaseBook:
     def release(self, message: Release, now: float) -> Released:
         """End a lease; from its holder also the proof that nothing writes into its blocks."""
         if message.is_tombstone:
+            self.claims.forget((message.request_id, message.attempt))
             self._tombstones[message.request_id, message.attempt] = now + 2 * self.lease_s
         if message.worker_id is None:
             return Released(was_held=False)
@@ -254,14 +260,13 @@ class LeaseBook:
 
     def sweep(self, now: float) -> dict[LeaseId, Attempt]:
         """End leases that ran out: what they alone write is quarantined, the rest let go of."""
+        self.claims.sweep(now)
         expired = self.table.expired(now)
         for lease in expired:
             self._end(lease, is_proved=False)
         for attempt in [a for a, until in self._tombstones.items() if until <= now]:
             del self._tombstones[attempt]
         return {lease.lease_id: lease.attempt for lease in expired}
-
-    # Books
 
     @property
     def num_free(self) -> int:
@@ -297,13 +302,15 @@ class LeaseBook:
             prefix=cached.end,
             packed_tokens=message.token_ids.to_bytes(),
             copied=cached.part if num_fresh > 0 else None,
-            rank=(message.priority, message.elapsed_ms / 1000 - now),
+            rank=rank_of(message, now),
         )
+        num_needed = num_fresh + message.num_spare_blocks
+        num_needed += self.claims.num_kept_from(lease.attempt, lease.rank, now)
         # Held before any are taken, or they might be evicted for it.
         self.pool.hold(lease.read_ids)
-        if num_fresh > self.pool.num_unreserved:
+        if num_needed > self.pool.num_unreserved:
             self._end_copy(lease)  # a block that is copied from may be the one that is missing
-        if num_fresh > self.pool.num_unreserved:
+        if num_needed > self.pool.num_unreserved:
             self.pool.let_go(lease.read_ids)
             return None
         self.pool.count_hits(cached.blocks)
@@ -378,14 +385,11 @@ class LeaseBook:
             lease_ms=int(self.lease_s * 1000),
             num_cached_tokens=lease.num_cached * self.block_size,
             num_reserved_blocks=lease.num_reserved,
-            copy=self._copy(lease.copied),
+            copy=self._copy(lease.copied) if lease.copied is not None else None,
         )
 
-    def _copy(self, part: PartBlock | None) -> BlockCopy | None:
-        if part is None:
-            return None
-        generation = self.pool.generations[part.block_id]
-        return BlockCopy(part.block_id, generation, part.num_tokens)
+    def _copy(self, part: PartBlock) -> BlockCopy:
+        return BlockCopy(part.block_id, self.pool.generations[part.block_id], part.num_tokens)
 
     def _late(self, reason: RefusalReason) -> KvRefused:
         self.num_late_messages += 1

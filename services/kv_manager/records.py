@@ -7,6 +7,7 @@ from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 
 Holder = tuple[WorkerId, int]  # a worker in one of its epochs
 Attempt = tuple[RequestId, int]
+Rank = tuple[int, float]  # priority, then who came first: the greater is the more important
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class HeldLease:
     moved_at: float = 0.0  # when it began or committed last
     num_reserved: int = 0  # blocks that it has been promised and doesn't have yet
     copied: PartBlock | None = None  # what its holder may be copying from
-    rank: tuple[int, float] = (0, 0.0)  # priority, then who came first
+    rank: Rank = (0, 0.0)
     num_pulls: int = 0  # transfers that write into its blocks
     was_pulled: bool = False  # not computed, or not all of it
 

@@ -170,7 +170,11 @@ class PrefillJobs:
         )
         token_ids = [*job.prompt_token_ids, *job.output_token_ids]
         leased = await self._leasing.lease(
-            job, deadline, lambda: attempt in self._cancelled, token_ids
+            job,
+            deadline,
+            lambda: attempt in self._cancelled,
+            token_ids,
+            arrived_at=received_at - job.elapsed_ms / 1000,
         )
         span.set(names.NUM_CACHED_TOKENS, leased.num_cached_tokens)
         sequence = PrefillSequence(job, leased, sampler, token_ids, leased.num_cached_tokens)

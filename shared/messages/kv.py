@@ -77,7 +77,8 @@ class Lease(AttemptMessage, frozen=True, tag="lease"):
 
     `num_blocks` are promised; of those without cached KV `num_first_blocks` (None: all) are handed
     out at once, the others by the commits as they are needed. The patient are told `pending`
-    rather than let compute what another one is computing.
+    rather than let compute what another one is computing. Who is refused for want of blocks and
+    asks again has its turn before less important ones, once it has waited for a while.
     """
 
     worker_id: WorkerId
@@ -93,6 +94,7 @@ class Lease(AttemptMessage, frozen=True, tag="lease"):
     is_patient: bool = False
     priority: int = 0
     elapsed_ms: float = 0.0  # since the request arrived: the newest gives way first
+    num_spare_blocks: int = 0  # that must be left for others to grow by, or it is refused
 
 
 class Leased(Message, frozen=True, tag="leased"):

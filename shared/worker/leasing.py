@@ -28,6 +28,7 @@ log = structlog.get_logger()
 
 _FIRST_WAIT_S = 0.01
 _MAX_WAIT_S = 0.2
+_NO_TURN_S = 0.05  # between two looks whether the worker's own sequences leave room
 
 
 class JobEndedError(SlipstreamError):
@@ -52,16 +53,22 @@ class Leasing:
         deadline: Deadline,
         is_cancelled: Callable[[], bool],
         token_ids: Sequence[int],
+        *,
+        arrived_at: float,
+        num_spare: Callable[[], int | None] = lambda: 0,
     ) -> LeasedBlocks:
         """
         Lease blocks for a sequence's tokens when its turn comes, and have the lease renewed.
 
-        A prefix may be cached; one that somebody else is computing is waited for. The caller tells
-        the host's gate how far the sequence is, and leaves it. Raises JobEndedError when the
-        request was cancelled, its time is up, or it can never fit.
+        `arrived_at` is the request's arrival on this process's monotonic clock, `num_spare` says
+        how many blocks must be left over, or None for not now. A prefix may be cached; one that
+        somebody else is computing is waited for. The caller tells the host's gate how far the
+        sequence is, and leaves it. Raises JobEndedError when the request was cancelled, its time is
+        up, or it can never fit.
         """
         gate, attempt = self.host.gate, (job.request_id, job.attempt)
-        asking = _Asking(self, job, deadline, is_cancelled, self._message(job, token_ids))
+        message = self._message(job, token_ids)
+        asking = _Asking(self, job, deadline, is_cancelled, message, arrived_at, num_spare)
         try:
             asked_at, leased = await asking.until_leased()
         except BaseException:
@@ -153,20 +160,30 @@ class _Asking:
     deadline: Deadline
     is_cancelled: Callable[[], bool]
     message: Lease
+    arrived_at: float
+    num_spare: Callable[[], int | None]
     wait_s: float = _FIRST_WAIT_S
+    is_unanswered: bool = False
 
     async def until_leased(self) -> tuple[float, Leased]:
         """Ask until there are blocks; return also when the answered question was asked."""
         job, host = self.job, self.leasing.host
         attempt = (job.request_id, job.attempt)
-        rank = (job.priority, job.elapsed_ms / 1000 - time.monotonic())
+        rank = (job.priority, -self.arrived_at)
         headers: dict[str, str] | None = inject(job.attempt_span)
         while True:
             self._check()
+            num_spare = self.num_spare()
+            # An unheard answer may have brought a lease, which nobody renews until it is known.
+            if num_spare is None and not self.is_unanswered:
+                host.gate.leave(attempt)
+                await asyncio.sleep(_NO_TURN_S)
+                continue
             if not await host.gate.enter(attempt, rank, self._num_tokens, _MAX_WAIT_S):
                 continue
             asked_at = time.monotonic()
-            answer = await self._ask(headers)
+            answer = await self._ask(num_spare or 0, headers)
+            self.is_unanswered = answer is None
             if isinstance(answer, Leased):
                 return asked_at, answer
             if answer is None:
@@ -177,6 +194,8 @@ class _Asking:
                 host.gate.leave(attempt)
                 await self._wait_for_writer()
             elif answer.reason == "no_blocks":
+                if num_spare:
+                    host.gate.leave(attempt)  # it may wait long, and for others' blocks
                 await asyncio.sleep(self.wait_s)
                 self.wait_s = min(2 * self.wait_s, _MAX_WAIT_S)
             else:
@@ -192,12 +211,19 @@ class _Asking:
         if self.deadline.is_over:
             raise JobEndedError("deadline_exceeded", "no KV blocks before the deadline")
 
-    async def _ask(self, headers: dict[str, str] | None) -> Leased | KvRefused | None:
+    async def _ask(
+        self, num_spare: int, headers: dict[str, str] | None
+    ) -> Leased | KvRefused | None:
         """Ask once; None when there was no answer: a repeat is answered like the first."""
         leasing = self.leasing
+        # As of now: a preempted sequence is as old as it is.
+        elapsed_ms = (time.monotonic() - self.arrived_at) * 1000
+        message = msgspec.structs.replace(
+            self.message, elapsed_ms=elapsed_ms, num_spare_blocks=num_spare
+        )
         try:
             answer: Leased | KvRefused = await call_kv(
-                leasing.bus, leasing.host.host_id, self.message, headers=headers
+                leasing.bus, leasing.host.host_id, message, headers=headers
             )
         except DeadlineExceededError as error:
             log.warning(

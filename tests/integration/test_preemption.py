@@ -11,12 +11,14 @@ from slipstream.shared.config import FakeEngineConfig
 from slipstream.shared.messages.generate import Completion
 from slipstream.shared.model.tokenizer import Tokenizer
 
-from .service_stack import Client, ServiceStack, oracle, until_empty
+from .service_stack import Client, ServiceStack, oracle, until, until_empty
 
 pytestmark = pytest.mark.nats
 
 Start = Callable[..., Awaitable[ServiceStack]]
 
+_SHORT = {"max_tokens": 24, "ignore_eos": True}
+_COMES_BACK_S = 10.0
 _STEP = {"fake": FakeEngineConfig(step_ms=2.0)}
 
 
@@ -77,4 +79,45 @@ async def test_a_long_prompt_among_streams_is_not_preempted_again_and_again(
     preempted = Counter(line["request_id"] for line in lines if line["event"] == "preempted")
     assert preempted, "the pool was never short"
     assert max(preempted.values()) <= 3
+    await until_empty(stack)
+
+
+async def test_one_that_gave_way_comes_back_though_new_prompts_keep_coming(
+    start: Start, client: Client, tokenizer: Tokenizer
+) -> None:
+    """Prompts on the prefill worker know nothing of it, and take what comes free: not for ever."""
+    stack = await start(
+        kv={"num_blocks": 24},
+        every=_STEP,
+        decode={"num_granted_blocks": 4, "speculation": "off"},
+        scheduler={"route": "remote"},
+    )
+    long = "old words " * 30
+    num_served = 0
+    preempted = asyncio.Event()
+
+    async def keep_asking(number: int) -> None:
+        nonlocal num_served
+        await preempted.wait()
+        while not old.done():
+            await client.ask(f"{number}.{num_served}: " + "new words " * 12, **_SHORT)
+            num_served += 1
+
+    with capture_logs() as lines:
+        older = asyncio.create_task(client.ask("older", max_tokens=420, ignore_eos=True))
+        await asyncio.sleep(0.05)
+        old = asyncio.create_task(client.ask(long, max_tokens=300, ignore_eos=True))
+        stream = [asyncio.create_task(keep_asking(number)) for number in range(24)]
+        await until(lambda: any(each["event"] == "preempted" for each in lines))
+        preempted.set()
+        async with asyncio.timeout(_COMES_BACK_S):
+            answer = await asyncio.shield(old)
+        num_served_meanwhile = num_served
+        await asyncio.gather(older, *stream)
+
+    assert isinstance(answer, Completion), answer
+    assert 1 <= answer.usage.num_preemptions <= 2
+    expected = oracle(tokenizer.encode(long), 300, ignore_eos=True)
+    assert expected == list(answer.choices[0].token_ids)
+    assert num_served_meanwhile > 8, "there was no stream"
     await until_empty(stack)

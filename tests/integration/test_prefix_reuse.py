@@ -24,8 +24,8 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, LeasedBlocks]]:
     found: list[tuple[int, LeasedBlocks]] = []
     original = Leasing.lease
 
-    async def spy(*arguments: Any) -> LeasedBlocks:
-        leased = await original(*arguments)
+    async def spy(*arguments: Any, **options: Any) -> LeasedBlocks:
+        leased = await original(*arguments, **options)
         found.append((len(arguments[-1]), leased))
         return leased
 

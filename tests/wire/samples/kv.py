@@ -93,6 +93,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             is_patient=True,
             priority=1,
             elapsed_ms=2.5,
+            num_spare_blocks=3,
         ),
         Lease(**ATTEMPT, worker_id=PREFILL_WORKER, worker_epoch=9, num_blocks=3, layout=LAYOUT),
     ),

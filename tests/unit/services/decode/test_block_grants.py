@@ -150,14 +150,6 @@ async def test_a_return_that_was_not_answered_is_repeated_and_never_used(
     assert [41, 42, 43] == list(manager.heard[-1].returned.block_ids)
 
 
-async def test_a_look_takes_nothing_and_says_what_is_free(
-    grants: BlockGrants, manager: Manager
-) -> None:
-    await grants.look()
-
-    assert (100, 0) == (grants.num_free_blocks, grants.num_blocks)
-
-
 async def test_what_was_exhausted_is_asked_for_again_once_blocks_are_expected(
     grants: BlockGrants, manager: Manager
 ) -> None:
@@ -165,8 +157,6 @@ async def test_what_was_exhausted_is_asked_for_again_once_blocks_are_expected(
     grants.prepare()
     await grants.wait_changed(1)
     assert grants.is_exhausted
-    await grants.look()
-    assert grants.is_exhausted, "a look asks for nothing, so it brings no news of that"
 
     manager.num_free = 50
     grants.expect()

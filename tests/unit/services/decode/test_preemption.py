@@ -1,6 +1,6 @@
 """Who gives way when blocks run out, and who may come back."""
 
-from slipstream.services.decode.preemption import may_return, rank, victim
+from slipstream.services.decode.preemption import may_ask, num_spare, rank, victim
 from slipstream.services.decode.sequence import DecodeSequence
 
 from .decode_samples import make_sequence
@@ -34,27 +34,25 @@ def test_the_most_important_of_those_short_decides() -> None:
     assert NEW is victim([NEW, OLD], [OLD, NEW])
 
 
-def returns(sequence: DecodeSequence, others: list[DecodeSequence], **changed: object) -> bool:
-    room: dict[str, object] = {
-        "num_blocks": 4,
-        "num_free_blocks": 7,
-        "num_running": 3,
-        "is_anyone_short": False,
-    }
-    return may_return(sequence, others, **{**room, **changed})  # type: ignore[arg-type]
+def asks(sequence: DecodeSequence, others: list[DecodeSequence], **changed: object) -> bool:
+    state: dict[str, object] = {"num_running": 3, "is_anyone_short": False}
+    return may_ask(sequence, others, **{**state, **changed})  # type: ignore[arg-type]
 
 
-def test_it_comes_back_when_the_others_can_grow_too() -> None:
-    assert returns(NEW, [NEW])
-    assert not returns(NEW, [NEW], num_free_blocks=6)
-    assert not returns(NEW, [NEW], is_anyone_short=True)
+def test_it_asks_for_its_blocks_unless_one_that_runs_is_short() -> None:
+    assert asks(NEW, [NEW])
+    assert not asks(NEW, [NEW], is_anyone_short=True)
+    assert asks(NEW, [NEW], num_running=0, is_anyone_short=True)
 
 
-def test_alone_it_comes_back_at_once() -> None:
-    assert returns(NEW, [NEW], num_running=0, num_free_blocks=0)
+def test_the_others_can_grow_when_it_is_back() -> None:
+    assert 3 == num_spare(num_running=3, num_granted=0)
+    assert 1 == num_spare(num_running=3, num_granted=2)
+    assert 0 == num_spare(num_running=3, num_granted=9)
+    assert 0 == num_spare(num_running=0, num_granted=0)
 
 
 def test_the_more_important_come_back_first() -> None:
-    assert not returns(NEW, [NEW, OLD])
-    assert returns(OLD, [NEW, OLD])
-    assert not returns(NEW, [NEW, OLD], num_running=0)
+    assert not asks(NEW, [NEW, OLD])
+    assert asks(OLD, [NEW, OLD])
+    assert not asks(NEW, [NEW, OLD], num_running=0)

@@ -1,6 +1,7 @@
 """Getting blocks: wait while they are short, give up for a reason, leave nothing unowned."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,7 +79,11 @@ class Manager:
 
 
 async def lease(
-    manager: Manager, deadline_ms: int | None = None, *, is_cancelled: Any = lambda: False
+    manager: Manager,
+    deadline_ms: int | None = None,
+    *,
+    is_cancelled: Any = lambda: False,
+    num_spare: Any = lambda: 0,
 ) -> tuple[LeasedBlocks, list[LeaseId]]:
     bus, host_id = MemoryBus(), HostId("h")
     for verb in MANAGER_VERBS:
@@ -95,7 +100,10 @@ async def lease(
     worker = (WorkerId("w"), 7)
     deadline = Deadline.from_ms(deadline_ms)
     leasing = Leasing(bus, host, worker)
-    return await leasing.lease(JOB, deadline, is_cancelled, TOKENS), held
+    arrived_at = time.monotonic() - JOB.elapsed_ms / 1000
+    return await leasing.lease(
+        JOB, deadline, is_cancelled, TOKENS, arrived_at=arrived_at, num_spare=num_spare
+    ), held
 
 
 @pytest.fixture(autouse=True)
@@ -185,3 +193,48 @@ async def test_a_lease_that_may_have_been_granted_unheard_is_released() -> None:
     last = manager.heard[-1]
     assert isinstance(last, Release)
     assert (None, "w", "r", 2) == (last.lease_id, last.worker_id, last.request_id, last.attempt)
+
+
+async def test_it_asks_only_when_there_is_room_and_says_what_must_be_left() -> None:
+    manager = Manager(SHORT, GRANTED)
+    room = [None, None, 3, 0]
+    await lease(manager, num_spare=lambda: room.pop(0) if len(room) > 1 else room[0])
+
+    assert [3, 0] == [asked.num_spare_blocks for asked in manager.heard]
+
+
+async def test_one_that_waits_for_others_blocks_is_in_nobody_s_way() -> None:
+    """The gate is free for others while it was refused and is to leave some over."""
+    manager = Manager(SHORT)
+    waiting = asyncio.create_task(lease(manager, num_spare=lambda: 3))
+    await manager.asked.wait()
+    gate = GATES[id(manager)]
+    async with asyncio.timeout(1):
+        while gate.num_inside:
+            await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    assert (0, 0) == (gate.num_inside, gate.num_waiting)
+
+
+async def test_a_request_gets_older_while_it_waits() -> None:
+    manager = Manager(SHORT, SHORT, SHORT, GRANTED)
+    await lease(manager)
+    elapsed_ms = [asked.elapsed_ms for asked in manager.heard]
+
+    assert JOB.elapsed_ms <= elapsed_ms[0]
+    assert elapsed_ms[-1] >= elapsed_ms[0] + 10 + 20
+    assert sorted(elapsed_ms) == elapsed_ms
+
+
+async def test_a_question_without_an_answer_is_repeated_also_when_there_is_no_room_any_more() -> (
+    None
+):
+    """It may have brought a lease, which somebody must know of."""
+    manager = Manager(None, GRANTED)
+    room = [0, None]
+    leased, _ = await lease(manager, num_spare=lambda: room.pop(0) if len(room) > 1 else room[0])
+
+    assert [1] == leased.block_ids
+    assert 2 == len(manager.heard)
