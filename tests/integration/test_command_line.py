@@ -117,6 +117,42 @@ def test_a_stack_answers_and_leaves_nothing(
     assert [] == [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
+def _command(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*_SLIPSTREAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=30,
+    )
+
+
+def test_a_worker_is_drained_and_the_stack_goes_on_without_it(
+    up: "subprocess.Popen[str]", environment: dict[str, str], tmp_path: Path
+) -> None:
+    url = _url_of(up)
+
+    def listed() -> dict[str, list[str]]:
+        listing = _command(environment, "workers", "--nats", url).stdout.splitlines()
+        assert ["worker", "role", "host", "seats", "held", "state"] == listing[0].split()
+        return {line.split()[1]: line.split() for line in listing[1:]}
+
+    workers = listed()
+    assert {"prefill", "decode", "draft"} == workers.keys()
+    prefill = workers["prefill"][0]
+    unknown = _command(environment, "drain", "nobody", "--nats", url)
+    drained = _command(environment, "drain", prefill, "--nats", url, "--wait", "10")
+    answer = _generate(url, environment, "hello " * 40, "--max-tokens", "4", "--json")
+
+    assert 1 == unknown.returncode
+    assert prefill in unknown.stderr
+    assert (0, f"{prefill} is gone\n") == (drained.returncode, drained.stdout)
+    assert {"decode", "draft"} == listed().keys()
+    assert "local" == json.loads(answer.stdout)["route"]
+    assert "prefill ended as it was told" in (tmp_path / "up.log").read_text()
+
+
 def test_children_end_with_a_killed_supervisor(up: "subprocess.Popen[str]") -> None:
     _url_of(up)
     children = _processes_of(_run_dirs(up.pid))

@@ -1,6 +1,7 @@
 """Who is served when there is more than can be, with the fake engine's known times."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
@@ -10,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.nats_bus import NatsBus
-from slipstream.shared.bus.subjects import GENERATE
+from slipstream.shared.bus.subjects import DECODE, GENERATE
 from slipstream.shared.config import FakeEngineConfig
+from slipstream.shared.errors import ServiceDrainedError
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion, Finished
+from slipstream.shared.messages.reports import Drain
 
 from .service_stack import LONG, Client, ServiceStack, until, until_empty
 
@@ -246,3 +250,39 @@ async def test_an_unknown_class_is_refused_by_name(start: Start, many: Client) -
 
     assert isinstance(answer, Failed)
     assert ("invalid_request", "latency_class") == (answer.code, answer.field)
+
+
+async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(
+    start: Start, many: Client
+) -> None:
+    stack = await start(
+        "kv",
+        "scheduler",
+        "decode",
+        "decode",
+        every={"fake": FakeEngineConfig(step_ms=5, row_us=0, context_token_ns=0)},
+    )
+    leaving, staying = (each.service for each in stack.living("decode"))
+    async with contextlib.AsyncExitStack() as streams:
+        running = [
+            await streams.enter_async_context(
+                many.stream(f"Hold {number}", max_tokens=300, ignore_eos=True, route="local")
+            )
+            for number in range(4)
+        ]
+        await until(lambda: all(each.token_ids for each in running))
+        assert 2 == leaving._parts.jobs.num_held
+        told = await call(many.bus, DECODE, Drain(), timeout_s=2, worker_id=leaving.worker_id)
+        assert told.is_draining
+        await until(lambda: stack.desk._fleet.num_open("decode") == 1, 2)
+        more = [await ask(many, number) for number in range(4)]
+        assert 2 == leaving._parts.jobs.num_held, "its streams run on"
+        endings = [await each.ending() for each in running]
+
+    assert all(isinstance(each, Finished) for each in endings)
+    assert [300] * 4 == [len(each.token_ids) for each in running]
+    assert 4 == len(more)
+    with pytest.raises(ServiceDrainedError):
+        await asyncio.wait_for(leaving.wait(), 5)
+    assert not staying._parts.jobs.is_draining
+    await until_empty(stack)
