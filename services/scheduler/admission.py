@@ -50,6 +50,7 @@ class AdmittedRequest:
     num_bytes: int
     num_choices: int = 1
     latency_class: LatencyClassName = DEFAULT_CLASS
+    is_patient: bool = False  # the client itself has set the deadline
     client_request_id: str | None = None  # for logs; never a key
 
 
@@ -110,6 +111,7 @@ class Admission:
             num_bytes=num_bytes,
             num_choices=request.n or 1,
             latency_class=request.latency_class or DEFAULT_CLASS,
+            is_patient=request.deadline_ms is not None,
             client_request_id=request.client_request_id,
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from slipstream.services.scheduler.answers import LATE, Answers, Refusal
+from slipstream.services.scheduler.deadlines import Deadlines
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
@@ -73,6 +74,8 @@ class Desk:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self.records: dict[RequestId, RequestRecord] = {}
+        self._placed: defaultdict[WorkerId, set[RequestRecord]] = defaultdict(set)
+        self.deadlines = Deadlines(self.records.__contains__)
         self._closed: OrderedDict[RequestId, WorkerId | None] = OrderedDict()
         self._placeable = asyncio.Event()
         # Hears of each record that is closed, with the code of its failure, if any.
@@ -82,11 +85,17 @@ class Desk:
     def open(self, record: RequestRecord) -> None:
         """Let an admitted request wait for its turn."""
         self.records[record.request_id] = record
+        if record.deadline.at is not None:
+            self.deadlines.look_at(record.request_id, record.deadline.at)
         if (refusal := self._too_large(record)) is not None:
             self.run(self.fail(record, refusal), record.log_fields)
             return
         self.load.add(record)
         self._placeable.set()
+
+    def held_by(self, worker_id: WorkerId) -> list[RequestRecord]:
+        """Return the records that a worker should know of now."""
+        return [each for each in self._placed.get(worker_id, ()) if each.holder == worker_id]
 
     def kick(self) -> None:
         """Something changed that may let a waiting request run."""
@@ -250,6 +259,8 @@ class Desk:
     def _begin_attempt(self, record: RequestRecord, choice: Placement) -> None:
         record.attempt += 1
         record.placement = choice
+        for worker_id in choice.worker_ids:
+            self._placed[worker_id].add(record)
         record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
         record.is_leaving = False
         record.num_unmentioned = 0
@@ -338,6 +349,10 @@ class Desk:
     def _leave_attempt(self, record: RequestRecord, error: str | None) -> None:
         if record.placement is not None:
             self._fleet.unassign(record.request_id)
+            for worker_id in record.placement.worker_ids:
+                self._placed[worker_id].discard(record)
+                if not self._placed[worker_id]:
+                    del self._placed[worker_id]
             record.placement = None
         if record.attempt_span is not None:
             record.attempt_span.end(error)

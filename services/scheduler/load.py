@@ -63,6 +63,7 @@ class Load:
             tenant=request.tenant or "",
             latency_class=request.latency_class or DEFAULT_CLASS,
             deadline_at=now + deadline_ms / 1000,
+            is_patient=request.deadline_ms is not None,
         )
         return self._judge(waiting, now)
 
@@ -107,7 +108,7 @@ class Load:
         """Return a record that has waited for longer than its class promises."""
         now = time.monotonic()
         for request in self.queue.oldest():
-            if now - request.arrived_at > request.of_class.max_wait_s:
+            if now - request.arrived_at > request.max_wait_s:
                 return self._records[request.request_id]
         return None
 
@@ -138,10 +139,14 @@ class Load:
             self._rates = replace(self._rates, prompt_tokens_per_s=report.prompt_tokens_per_s)
 
     def _looked(self, now: float) -> None:
-        self._estimate.looked(now, is_anyone_waiting=bool(len(self.queue)))
+        # Without a worker the queue stands still, and that says nothing of how fast it moves.
+        is_moving = bool(len(self.queue) and self.fleet.num_open("decode"))
+        self._estimate.looked(now, is_anyone_waiting=is_moving)
 
     def _judge(self, waiting: WaitingRequest, now: float) -> TooLate | None:
-        return judge(waiting, self.queue, self._estimate, now) if len(self.queue) else None
+        if not (len(self.queue) and self.fleet.num_open("decode")):
+            return None
+        return judge(waiting, self.queue, self._estimate, now)
 
     def _waiting(
         self, request: AdmittedRequest, arrived_at: float, deadline_at: float | None
@@ -162,5 +167,6 @@ class Load:
             deadline_at=deadline_at,
             num_bytes=request.num_bytes,
             route=request.route,
+            is_patient=request.is_patient,
             wants_prompt_logprobs=sampling.num_prompt_logprobs is not None,
         )

@@ -64,8 +64,8 @@ class Watch:
             await self._desk.ended(ended, report.worker_id)
         lost = [
             record
-            for record in list(self._desk.records.values())
-            if record.holder == report.worker_id and self._is_unmentioned(record, held)
+            for record in self._desk.held_by(report.worker_id)
+            if self._is_unmentioned(record, held)
         ]
         refusal = Refusal("lost", f"worker {report.worker_id} does not know the request")
         for record in lost:
@@ -107,23 +107,30 @@ class Watch:
                     self._desk.run(self._probe(worker_id))
         if self._fleet.num_open("decode"):
             self._decode_seen_at = now
-        for record in list(self._desk.records.values()):
-            await self._check_time(record, now - self._decode_seen_at)
+        for request_id in self._desk.deadlines.due(now):
+            self._end_late(self._desk.records[request_id], now)
+        self._desk.deadlines.compact(len(self._desk.records))
+        if now - self._decode_seen_at > NO_WORKER_S:
+            await self._refuse_without_workers()
         while (old := self._desk.load.too_old()) is not None:
             limit_s = CLASSES[old.request.latency_class].max_wait_s
             message = f"it waited {limit_s:g} s, the longest that its class may"
             await self._desk.fail(old, Refusal("overloaded", message, RETRY_AFTER_MS))
 
-    async def _check_time(self, record: RequestRecord, without_decode_s: float) -> None:
-        if record.deadline.at is None:
-            return
-        overdue_s = time.monotonic() - record.deadline.at
-        is_waiting = record.phase == "waiting"
-        if overdue_s >= (0 if is_waiting else _OVERDUE_S):
+    def _end_late(self, record: RequestRecord, now: float) -> None:
+        """End a request whose deadline has passed, if its worker doesn't."""
+        assert record.deadline.at is not None, "else nobody looks"
+        ends_at = record.deadline.at + (0.0 if record.phase == "waiting" else _OVERDUE_S)
+        if now >= ends_at:
             self._desk.run(self._desk.give_up(record, LATE), record.log_fields)
-        elif is_waiting and min(without_decode_s, record.elapsed_ms / 1000) > NO_WORKER_S:
-            refusal = Refusal("no_workers", "no decode worker is up", RETRY_AFTER_MS)
-            await self._desk.fail(record, refusal)
+        # Also what was given up: should that fail, it is tried again.
+        self._desk.deadlines.look_at(record.request_id, max(ends_at, now + _OVERDUE_S))
+
+    async def _refuse_without_workers(self) -> None:
+        refusal = Refusal("no_workers", "no decode worker is up", RETRY_AFTER_MS)
+        for record in self._desk.load.waiting():
+            if record.elapsed_ms / 1000 > NO_WORKER_S:
+                await self._desk.fail(record, refusal)
 
     async def _probe(self, worker_id: WorkerId) -> None:
         """Ask a silent worker; without an answer it is dead."""
@@ -152,11 +159,10 @@ class Watch:
             return  # it reported while we waited for its answer
         self._fleet.remove(worker_id)
         refusal = Refusal("worker_lost", f"worker {worker_id} is gone")
-        for record in list(self._desk.records.values()):
-            if record.holder == worker_id:
-                # Side by side: a worker that hangs keeps each cancel waiting.
-                failing = self._desk.attempt_failed(record, refusal, worker_id)
-                self._desk.run(failing, record.log_fields)
+        for record in self._desk.held_by(worker_id):
+            # Side by side: a worker that hangs keeps each cancel waiting.
+            failing = self._desk.attempt_failed(record, refusal, worker_id)
+            self._desk.run(failing, record.log_fields)
 
     def _mention(self, held: HeldSequence, worker_id: WorkerId) -> None:
         record = self._desk.records.get(held.request_id)

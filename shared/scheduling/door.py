@@ -24,7 +24,7 @@ def judge(
     wait_s = estimate.wait_s(queue.work_ahead_s(request))
     if wait_s is None:
         return None
-    limit_s = request.of_class.max_wait_s
+    limit_s = request.max_wait_s
     if wait_s > limit_s:
         return TooLate(
             f"a {request.latency_class} request would wait about {wait_s:.1f} s, "

@@ -35,6 +35,13 @@ class Placement:
     num_cached_tokens: int = 0  # of the prompt, as far as the scheduler knows
 
     @property
+    def worker_ids(self) -> tuple[WorkerId, ...]:
+        """Everybody who has to do with it."""
+        if self.prefill_worker_id is None:
+            return (self.decode_worker_id,)
+        return (self.decode_worker_id, self.prefill_worker_id)
+
+    @property
     def computes_prompt(self) -> WorkerId:
         """The worker that computes the prompt."""
         return self.prefill_worker_id or self.decode_worker_id

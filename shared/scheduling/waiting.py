@@ -1,5 +1,6 @@
 """A request as the queue sees it. Pure data."""
 
+import math
 from dataclasses import dataclass
 
 from slipstream.shared.ids import RequestId
@@ -21,6 +22,7 @@ class WaitingRequest:
     latency_class: LatencyClassName = DEFAULT_CLASS
     priority: int = 0
     deadline_at: float | None = None
+    is_patient: bool = False  # its client has said how long it waits: until the deadline
     num_bytes: int = 0
     route: Route = "auto"
     wants_prompt_logprobs: bool = False
@@ -34,6 +36,11 @@ class WaitingRequest:
     def num_tokens(self) -> int:
         """What is charged to its tenant when it is placed: prompt, and output as expected."""
         return self.num_prompt_tokens + self.num_expected_tokens
+
+    @property
+    def max_wait_s(self) -> float:
+        """How long it may wait, apart from its deadline."""
+        return math.inf if self.is_patient else self.of_class.max_wait_s
 
     @property
     def of_class(self) -> LatencyClass:

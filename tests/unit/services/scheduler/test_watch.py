@@ -13,6 +13,7 @@ from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.generate import REPLACED, Cancelled
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.reports import WorkerRecord
+from slipstream.shared.scheduling.classes import CLASSES
 
 from .scheduler_office import Office, R, running
 from .scheduler_samples import Worker, held, make_record, until
@@ -262,3 +263,30 @@ async def test_workers_in_the_registry_are_met(office: Office) -> None:
     await office.watch.meet()
 
     assert office.fleet.has(decode.worker_id)
+
+
+async def test_who_has_waited_longer_than_its_class_may_is_told_to_come_back(
+    office: Office,
+) -> None:
+    """Unless its client has said how long it waits: then the deadline ends it."""
+    await office.worker("d", num_seats=0)
+    since = time.monotonic() - CLASSES["standard"].max_wait_s - 1
+    for name, is_patient in (("impatient", False), ("patient", True)):
+        record = make_record(name, deadline_ms=600_000, is_patient=is_patient)
+        record.arrived_at = since
+        office.desk.open(record)
+    await office.watch._tick()
+    await until(lambda: office.answers)
+
+    assert ["overloaded"] == office.codes
+    assert "impatient" == office.answers[0].request_id
+    assert office.answers[0].retry_after_ms
+    assert ["patient"] == [each.request_id for each in office.desk.load.waiting()]
+
+
+async def test_a_queue_without_workers_refuses_nobody_for_its_length(office: Office) -> None:
+    """Nothing moves because nobody is there yet: that says nothing of how fast it will."""
+    office.desk.open(make_record("first"))
+    await asyncio.sleep(0.7)
+
+    assert office.desk.load.judge(make_record("second").request) is None
