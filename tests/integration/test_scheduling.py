@@ -286,3 +286,35 @@ async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(
         await asyncio.wait_for(leaving.wait(), 5)
     assert not staying._parts.jobs.is_draining
     await until_empty(stack)
+
+
+async def test_workers_that_come_and_go_are_noticed_within_two_seconds(
+    start: Start, many: Client
+) -> None:
+    stack = await start("kv", "scheduler", "decode", "prefill")
+    fleet = stack.desk._fleet
+    assert "remote" == (await ask(many, 1, route="auto", prompt_token_ids=prompt_of(200, 1))).route
+    await stack.add("decode")
+    assert 2 == fleet.num_open("decode"), "it was known before it had any work"
+
+    (prefill,) = stack.living("prefill")
+    await stack.kill(prefill)
+    killed_at = time.monotonic()
+    await until(lambda: not fleet.num_open("prefill"), 2)
+    answer = await ask(many, 2, route="auto", prompt_token_ids=prompt_of(200, 2))
+
+    assert time.monotonic() - killed_at < 2
+    assert ("local", "no_prefill_worker") == (answer.route, answer.route_reason)
+    await until_empty(stack)
+
+
+async def test_a_job_for_a_worker_that_just_died_goes_elsewhere_at_once(
+    start: Start, many: Client
+) -> None:
+    """Nobody listens there: the server says so, and no silence is waited for."""
+    stack = await start("kv", "scheduler", "decode", "decode")
+    await stack.kill(stack.living("decode")[0])
+    answers = [await ask(many, number) for number in range(4)]
+
+    assert all(each.timings.queue_ms < 500 for each in answers)
+    await until_empty(stack)
