@@ -90,6 +90,7 @@ _FIELDS: Mapping[str, tuple[float, Draw]] = {
     "prompt_logprobs": (0.15, _one_of((0, 1, 20))),
     "tenant": (0.2, _name),
     "priority": (0.4, _whole(-3, 3, -100, 100)),
+    "latency_class": (0.3, _one_of(("interactive", "standard", "batch", None))),
     "deadline_ms": (0.1, _one_of((120_000, 3_600_000))),
     "cache_salt": (0.15, _name),
     "route": (0.8, _one_of(("remote", "local", "auto"))),

@@ -51,6 +51,7 @@ _VALUES: Mapping[str, tuple[object, ...]] = {
     "cache_salt": (_LONG,),
     "adapter": ("a",),
     "route": ("scenic", 1),
+    "latency_class": ("express", 1),
     "speculation": ("model",),
     "num_speculative_tokens": (-1, 65),
     "client_request_id": (_LONG,),
