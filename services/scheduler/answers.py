@@ -15,8 +15,9 @@ from slipstream.shared.errors import (
 )
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Accepted, Failed
-from slipstream.shared.messages.generate import Completion
+from slipstream.shared.messages.generate import Completion, TokenFrame
 from slipstream.shared.messages.jobs import Encoding
+from slipstream.shared.messages.packed import PackedInts
 
 log = structlog.get_logger()
 
@@ -61,14 +62,22 @@ class Answers:
         if is_inbox(incoming.reply):
             await self._send(incoming.reply, failed, encoding_of(incoming.payload))
 
-    async def accept(
-        self, record: RequestRecord, subject: str | None = None, reply: str = ""
-    ) -> None:
-        """
-        Tell a streaming client that its request is in, and under which id and seed.
+    async def keep_alive(self, record: RequestRecord, reply: str) -> None:
+        """Tell a streaming client that we live; the server says at `reply` if nobody listens."""
+        frame = TokenFrame(
+            request_id=record.request_id,
+            attempt=record.attempt,
+            index=0,
+            text_offset=0,
+            token_ids=PackedInts(),
+            text="",
+            choice=record.choice,
+        )
+        payload = encode(frame, record.reply.encoding)
+        await self._bus.publish(record.reply.subject, payload, reply=reply)
 
-        With a `reply` subject the server says there if nobody listens.
-        """
+    async def accept(self, record: RequestRecord, subject: str | None = None) -> None:
+        """Tell a streaming client that its request is in, and under which id and seed."""
         if not record.request.is_streamed:
             return
         accepted = Accepted(
@@ -79,8 +88,7 @@ class Answers:
             num_prompt_tokens=len(record.request.prompt_token_ids),
             trace_id=record.root.context.trace_id,
         )
-        payload = encode(accepted, record.reply.encoding)
-        await self._bus.publish(subject or record.reply.subject, payload, reply=reply)
+        await self._send(subject or record.reply.subject, accepted, record.reply.encoding)
 
     async def answer(self, record: RequestRecord, answer: Completion | Failed) -> None:
         """Send the one answer of a plain request, or say that no message can hold it."""

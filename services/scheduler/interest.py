@@ -2,10 +2,10 @@
 Notice clients that went away while their request waits, or while nothing of it can be sent.
 
 A message with a reply subject, sent where nobody listens, is answered by the NATS server: that is
-all there is to go by. A streaming client gets `Accepted` again, which it needs as a sign of life. A
-plain one takes the first message for its answer, so the probe goes beside its inbox: clients take
-their answers on `<prefix>.*`, and drop what they did not ask for. One that doesn't is not probed
-any more, as nobody ever listened there; its deadline ends its request.
+all there is to go by. A streaming client gets a keep-alive, which it waits for anyway. A plain one
+takes the first message for its answer, so the probe goes beside its inbox: clients take their
+answers on `<prefix>.*`, and drop what they did not ask for. One that doesn't is not probed any
+more, as nobody ever listened there; its deadline ends its request.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Probe(NamedTuple):
 
     key: str  # what the server's answer names
     subject: str
-    record: RequestRecord | None  # a stream's: it is sent `Accepted`
+    record: RequestRecord | None  # a stream's: it is sent a keep-alive
 
 
 @dataclass

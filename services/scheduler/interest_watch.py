@@ -71,7 +71,7 @@ class InterestWatch:
     async def _send(self, probe: Probe) -> None:
         reply = f"{self._inbox}.{probe.key}"
         if probe.record is not None:
-            await self._answers.accept(probe.record, reply=reply)
+            await self._answers.keep_alive(probe.record, reply)
         else:
             await self._bus.publish(probe.subject, b"", reply=reply)
 
