@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from traces import Lengths
-
 from slipstream.shared.kv.layout import BLOCK_SIZE
+from slipstream.shared.measure.load.traces import Lengths
 
 T = TypeVar("T")
 

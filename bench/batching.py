@@ -33,10 +33,10 @@ from batching_run import Bench, Run
 from batching_ways import Seats, Way, continuous, padded, prompts_alone, static
 from stack import MeteredStack, connected, metered_stack
 from trace_client import TraceRequest
-from traces import TraceError, fit, fitting_factor, read_trace
 
 from slipstream.shared.config import DecodeConfig
 from slipstream.shared.measure.estimate import Estimate, describe_machine
+from slipstream.shared.measure.load.traces import TraceError, fit, fitting_factor, read_trace
 
 _WAYS: dict[str, Way] = {
     "static": static,

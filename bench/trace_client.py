@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from batch_model import Progress
 from streams import answers
-from traces import Lengths
 
 from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.measure.load.traces import Lengths
 from slipstream.shared.messages.generate import GenerateRequest, TokenFrame
 from slipstream.shared.messages.packed import PackedInts
 

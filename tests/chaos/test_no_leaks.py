@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from traces import Lengths, fit, read_trace
 
+from slipstream.shared.measure.load.traces import Lengths, fit, read_trace
 from tests.chaos.crowd import Crowd, gathered
 from tests.chaos.manager_watch import ManagerWatch, watching
 from tests.end_to_end import stack

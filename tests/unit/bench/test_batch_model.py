@@ -11,7 +11,8 @@ from batch_model import (
     slots_of,
     static_steps,
 )
-from traces import Lengths
+
+from slipstream.shared.measure.load.traces import Lengths
 
 
 def _outputs(*numbers: int) -> list[Lengths]:

@@ -6,7 +6,8 @@ from typing import cast
 import pytest
 from batching_ways import Seats, Way, continuous, padded, prompts_alone, static
 from trace_client import Answer, TraceClient, TraceRequest
-from traces import Lengths
+
+from slipstream.shared.measure.load.traces import Lengths
 
 _SEATS = Seats(2, max_num_tokens=100)
 # In units of time; the first is as long as two others together.

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 import pytest
-from traces import Lengths, TraceError, fit, fitting_factor, read_trace
+
+from slipstream.shared.measure.load.traces import (
+    Lengths,
+    TracedRequest,
+    TraceError,
+    fit,
+    fitting_factor,
+    read_requests,
+    read_trace,
+)
 
 _AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens\r
 2023-11-16 18:15:46.6805900,374,44\r
@@ -29,6 +38,20 @@ def test_a_trace_is_read_in_its_order(tmp_path: Path, text: str, expected: list[
     assert expected == read_trace(path)
 
 
+def test_times_and_prefixes_are_read_where_a_trace_has_them(tmp_path: Path) -> None:
+    azure, mooncake, bare = (tmp_path / name for name in ("azure", "mooncake", "bare"))
+    azure.write_text(_AZURE)
+    mooncake.write_text(_MOONCAKE)
+    bare.write_text("ContextTokens,GeneratedTokens\n5,6\n")
+
+    first, second = read_requests(azure)
+    assert first.at_s is not None
+    assert second.at_s is not None
+    assert pytest.approx(4.314579, abs=1e-6) == second.at_s - first.at_s
+    assert [(0.0, (0, 1)), (3.0, ())] == [(e.at_s, e.hash_ids) for e in read_requests(mooncake)]
+    assert [TracedRequest(Lengths(5, 6))] == read_requests(bare)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -37,6 +60,8 @@ def test_a_trace_is_read_in_its_order(tmp_path: Path, text: str, expected: list[
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
         (b"ContextTokens,GeneratedTokens\n5,6\n5,six\n", "line 3: .*'six'"),
         (b"ContextTokens,GeneratedTokens\n5\n", "line 2: "),
+        (_AZURE.replace("2023-11-16 18:15:50", "noon").encode(), "line 3: .*noon"),
+        (b'{"input_length": 5, "output_length": 6, "timestamp": "now"}', "line 1: .*timestamp"),
         (b"ContextTokens,GeneratedTokens\n5,-1\n", "line 2: a length is negative"),
         (b'{"input_length": 5}\n', "line 1: .*output_length"),
         (b'{"input_length": 5, "output_length": 6}\n{"input', "line 2: "),

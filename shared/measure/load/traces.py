@@ -1,19 +1,26 @@
-"""Traces of what real services were asked: how long each prompt and each answer was."""
+"""Traces of what real services were asked: when, and how long each prompt and each answer was."""
 
 import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from slipstream.shared.errors import SlipstreamError
+
 _CSV_COLUMNS = ("ContextTokens", "GeneratedTokens")
+_CSV_TIME = "TIMESTAMP"
 _FITTING = 0.99  # of the requests fit without being cut
+HASHED_TOKENS = 512  # of a prompt, for each of the hash ids of a Mooncake trace
 
 
-class TraceError(Exception):
+class TraceError(SlipstreamError):
     """A file that is no trace; names the line, if there is one to blame."""
+
+    code = "bad_trace"
 
     def __init__(self, path: Path, line: int | None, reason: str) -> None:
         where = f"{path}, line {line}" if line is not None else str(path)
@@ -49,12 +56,23 @@ class Lengths:
         return Lengths(*(max(1, each * max_num_tokens // self.num_tokens) for each in both))
 
 
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """A request of a trace."""
+
+    lengths: Lengths
+    at_s: float | None = None  # since any moment; None where the trace has no times
+    hash_ids: tuple[int, ...] = ()  # one for each 512 tokens: equal ids, an equal prompt so far
+
+
 class _MooncakeRow(msgspec.Struct):
     input_length: int
     output_length: int
+    timestamp: float | None = None  # milliseconds
+    hash_ids: tuple[int, ...] = ()
 
 
-def read_trace(path: Path) -> list[Lengths]:
+def read_requests(path: Path) -> list[TracedRequest]:
     """
     Return the requests of a trace in their order.
 
@@ -74,7 +92,12 @@ def read_trace(path: Path) -> list[Lengths]:
     return found
 
 
-def _mooncake(path: Path, lines: Sequence[str]) -> Iterator[Lengths]:
+def read_trace(path: Path) -> list[Lengths]:
+    """Return the lengths of a trace's requests in their order. Raises TraceError."""
+    return [each.lengths for each in read_requests(path)]
+
+
+def _mooncake(path: Path, lines: Sequence[str]) -> Iterator[TracedRequest]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -82,10 +105,12 @@ def _mooncake(path: Path, lines: Sequence[str]) -> Iterator[Lengths]:
             row = msgspec.json.decode(line, type=_MooncakeRow)
         except msgspec.MsgspecError as error:
             raise TraceError(path, number, str(error)) from error
-        yield _lengths(path, number, row.input_length, row.output_length)
+        lengths = _lengths(path, number, row.input_length, row.output_length)
+        at_s = None if row.timestamp is None else row.timestamp / 1000
+        yield TracedRequest(lengths, at_s, row.hash_ids)
 
 
-def _azure(path: Path, lines: Sequence[str]) -> Iterator[Lengths]:
+def _azure(path: Path, lines: Sequence[str]) -> Iterator[TracedRequest]:
     reader = csv.DictReader(lines)
     missing = [name for name in _CSV_COLUMNS if name not in (reader.fieldnames or ())]
     if missing:
@@ -95,9 +120,17 @@ def _azure(path: Path, lines: Sequence[str]) -> Iterator[Lengths]:
     for row in reader:
         try:
             prompt, output = (int(row[name] or "") for name in _CSV_COLUMNS)
+            time = row.get(_CSV_TIME)
+            at_s = _seconds(time) if time else None
         except ValueError as error:
             raise TraceError(path, reader.line_num, str(error)) from error
-        yield _lengths(path, reader.line_num, prompt, output)
+        yield TracedRequest(_lengths(path, reader.line_num, prompt, output), at_s)
+
+
+def _seconds(time: str) -> float:
+    moment = datetime.fromisoformat(time)
+    # Without a zone it is a clock that never changes: only differences matter.
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _lengths(path: Path, line: int, num_prompt_tokens: int, num_output_tokens: int) -> Lengths:
