@@ -4,9 +4,14 @@ import typer
 
 from slipstream.services.cli.measure_options import EngineBenchOptions, PrefixBenchOptions
 from slipstream.services.cli.option_groups import with_options
+from slipstream.services.cli.serve_bench_options import ServeBenchOptions
+from slipstream.services.cli.stack_options import StackOptions
 
 _DEFAULTS = EngineBenchOptions()
 _PREFIX_DEFAULTS = PrefixBenchOptions()
+_SERVE_DEFAULTS = ServeBenchOptions()
+# As the engine alone, which it is compared with: prompts are computed where answers are.
+_SERVE_STACK = StackOptions(route="local", prefill=0, draft=0)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,3 +62,29 @@ def prefix(options: PrefixBenchOptions = _PREFIX_DEFAULTS) -> None:
     from slipstream.services.cli.prefix_bench_run import run_prefix_bench  # noqa: PLC0415
 
     run_prefix_bench(options)
+
+
+@app.command()
+@with_options
+def serve(options: ServeBenchOptions = _SERVE_DEFAULTS, stack: StackOptions = _SERVE_STACK) -> None:
+    """
+    Load a stack through NATS, and say what its clients waited for.
+
+    A closed loop keeps a number of streams running; an open one sends requests at a rate, or as a
+    trace says, whatever becomes of them. In turns with the stack the engine of its decode worker
+    runs the same loads alone: what the way through NATS and the services takes is the difference.
+
+    For example:
+
+      slipstream bench serve --streams 1,8,32 --json serve.json
+
+      slipstream bench serve --rate 1,2,4 --arrivals bursts --prefill 1 --route auto
+
+      slipstream bench serve --trace azure_conv_2023.csv --context 1024 --plot plots
+
+      slipstream bench serve --compare aggregated,disaggregated --rate 1,2,3,4 --plot plots
+    """
+    # Imported here: --help is quick.
+    from slipstream.services.cli.serve_bench_run import run_serve_bench  # noqa: PLC0415
+
+    run_serve_bench(options, stack)

@@ -15,7 +15,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self.at_once: Callable[[], None] = lambda: None  # what a second signal does
+        self.at_once: list[Callable[[], None]] = []  # what a second signal does
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do the work; the first signal cancels it, and the result is None."""
@@ -35,7 +35,8 @@ class Interruption:
 
     def _on_signal(self, number: int, task: "asyncio.Future[Any]") -> None:  # Any: any result
         if self.number is not None:
-            self.at_once()
+            for stop in self.at_once:
+                stop()
             return
         self.number = number
         task.cancel()

@@ -47,7 +47,7 @@ async def running_stack(
     """Start everything, wait until it is ready, and stop it at the end. Raises StackError."""
     with open_run_directory(start.base) as run:
         async with Supervisor(on_line=start.open_log(run), report=progress) as supervisor:
-            interruption.at_once = supervisor.kill
+            interruption.at_once.append(supervisor.kill)
             nats_url = start.nats_url
             if nats_url is not None:
                 await _check_reachable(nats_url)

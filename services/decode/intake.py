@@ -16,6 +16,7 @@ from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.jobs import DecodeJob, HandOver
 from slipstream.shared.messages.kv import Adopt, Adopted, KvRefused
+from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.detokenizer import IncrementalDetokenizer, Vocabulary
 from slipstream.shared.model.sampling import SampledToken
 from slipstream.shared.telemetry.context import inject
@@ -27,10 +28,9 @@ from slipstream.shared.worker.sampler_source import SamplerSource
 
 
 def make_sequence(
-    job: DecodeJob, host: WorkerHost, vocabulary: Vocabulary, span: Span
+    job: DecodeJob, config: ModelConfig, vocabulary: Vocabulary, span: Span
 ) -> DecodeSequence:
     """Return the sequence as it is before any token of its output; `restore` comes next."""
-    config = host.model.config
     max_num_output = config.max_context_length - len(job.prompt_token_ids)
     checker = StopChecker(
         job.sampling,

@@ -212,7 +212,7 @@ class DecodeJobs:
                 names.MESSAGING_CONVERSATION_ID: job.request_id,
             },
         )
-        sequence = intake.make_sequence(job, self._host, self._vocabulary, span)
+        sequence = intake.make_sequence(job, self._host.model.config, self._vocabulary, span)
         self._sequences[attempt] = sequence
         phase: Phase = "decoding" if job.hand_over is not None else "prefilling"
         self._book.hold(attempt, phase, list(job.output_token_ids))
