@@ -56,12 +56,20 @@ class ServeBenchOptions:
     burst: Annotated[
         int, typer.Option(min=2, help="Requests of one burst.", rich_help_panel=_LOAD)
     ] = 8
+    pause: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Mean milliseconds between an answer and the next request of its stream.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = 50.0
     prompt: Annotated[
         int, typer.Option(min=1, help="Mean tokens of prompts.", rich_help_panel=_LOAD)
-    ] = 256
+    ] = 128
     output: Annotated[
         int, typer.Option(min=1, help="Mean tokens of answers.", rich_help_panel=_LOAD)
-    ] = 64
+    ] = 128
     spread: Annotated[
         float,
         typer.Option(

@@ -88,7 +88,8 @@ class ServePlan:
             streams = level.streams
 
             def arrivals() -> Arrivals:
-                return StreamArrivals(streams, end_s)
+                pause_s = options.pause / 1000
+                return StreamArrivals(streams, end_s, pause_s, self._rng("pauses", round_idx))
 
             num_sure = streams
         else:
@@ -104,7 +105,7 @@ class ServePlan:
 
     def _times(self, level: Level, end_s: float, round_idx: int) -> list[float]:
         assert level.rate is not None, "an open loop"
-        rng = random.Random(f"{self.options.seed} arrivals {round_idx}")  # noqa: S311 - no secret
+        rng = self._rng("arrivals", round_idx)
         if self.trace:
             times_s = [each.at_s for each in self.trace if each.at_s is not None]
             return traced_times(times_s, end_s, level.rate)
@@ -115,6 +116,9 @@ class ServePlan:
                 return burst_times(level.rate, end_s, self.options.burst, rng)
             case "even":
                 return even_times(level.rate, end_s)
+
+    def _rng(self, what: str, round_idx: int) -> random.Random:
+        return random.Random(f"{self.options.seed} {what} {round_idx}")  # noqa: S311 - no secret
 
 
 def make_plan(options: ServeBenchOptions, vocab_size: int, max_context: int) -> ServePlan:
@@ -205,6 +209,7 @@ def describe(plan: ServePlan) -> Mapping[str, object]:
         "arrivals": "trace" if options.trace is not None else options.pattern,
         "seconds": options.seconds,
         "warmup_s": options.warmup,
+        "pause_ms": options.pause,
         "drain_s": options.drain,
         "rounds": options.rounds,
         "seed": options.seed,

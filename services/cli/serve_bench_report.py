@@ -223,6 +223,11 @@ def warnings_of(rows: Sequence[Row]) -> list[str]:
                 f"{where}: {row['num_failed']} of {row['num_requests']} requests failed "
                 f"({row['first_error'] or 'an answer was too short'})"
             )
+        if row["num_cached_tokens"] and row["in_process_throughput_tok_s"] is not None:
+            found.append(
+                f"{where}: {row['num_cached_tokens']} of {row['num_prompt_tokens']} prompt tokens "
+                "were cached; the engine alone has no prefix cache and computed all of them"
+            )
         if row["num_unfinished"]:
             found.append(
                 f"{where}: {row['num_unfinished']} of {row['num_requests']} requests were not "

@@ -57,11 +57,19 @@ class ScheduledArrivals:
 
 @dataclass
 class StreamArrivals:
-    """A closed loop: so many requests at any moment, until the run's end."""
+    """
+    A closed loop: so many requests at any moment, until the run's end.
+
+    Behind an answer a stream pauses, on average for `pause_s`. Without that its next request would
+    come with the end of a step, which an engine in the same process would make use of, and nobody
+    else can.
+    """
 
     num_streams: int
     until_s: float
-    _waiting: list[Arrival] = field(default_factory=list, init=False)
+    pause_s: float
+    rng: random.Random
+    _planned: list[Arrival] = field(default_factory=list, init=False)
     _num_planned: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -71,23 +79,23 @@ class StreamArrivals:
     def due(self, now_s: float) -> list[Arrival]:
         """Take what is due by now."""
         found = []
-        while self._waiting and self._waiting[0].at_s <= now_s:
-            found.append(heapq.heappop(self._waiting))
+        while self._planned and self._planned[0].at_s <= now_s:
+            found.append(heapq.heappop(self._planned))
         return found
 
     def ended(self, now_s: float) -> None:
-        """Let the next request of the stream come at once."""
-        if now_s < self.until_s:
-            self._plan(now_s)
+        """Let the stream's next request come after its pause."""
+        self._plan(now_s + self.rng.uniform(0, 2 * self.pause_s))
 
     @property
     def next_at_s(self) -> float | None:
         """When the next one is due, if its stream is free."""
-        return self._waiting[0].at_s if self._waiting else None
+        return self._planned[0].at_s if self._planned else None
 
     def _plan(self, at_s: float) -> None:
-        heapq.heappush(self._waiting, Arrival(at_s, self._num_planned))
-        self._num_planned += 1
+        if at_s < self.until_s:
+            heapq.heappush(self._planned, Arrival(at_s, self._num_planned))
+            self._num_planned += 1
 
 
 def poisson_times(rate: float, seconds: float, rng: random.Random) -> list[float]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Nearer than this two figures are the same for whoever waits.
-_EQUAL = 0.02
+# Nearer than this, two figures of a few runs say nothing of who is better.
+_EQUAL = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def crossings(
     """Compare two ways load by load; loads come in any order."""
     ordered = sorted(zip(loads, first, second, strict=True), key=lambda each: each[0])
     gains = [(load, _gain(one, other, is_more_better)) for load, one, other in ordered]
-    known = [(load, gain) for load, gain in gains if gain is not None]
+    known = [(load, gain) for load, gain in gains if gain is not None and abs(gain) >= _EQUAL]
     at = [
         before + (after - before) * gain / (gain - next_gain)
         for (before, gain), (after, next_gain) in itertools.pairwise(known)

@@ -61,7 +61,7 @@ class Summary:
     num_unfinished: int  # of them: not there when the run was given up
     throughput_tok_s: float  # output tokens that came in the windows
     throughputs_tok_s: Sequence[float]  # the same for each run
-    goodput: float  # requests a second that ended in the windows and met their targets
+    goodput: float  # of those requests, a second, that met their targets
     attainment: float | None  # the part of the requests that met their targets
     ttft_ms: Percentiles | None
     tpot_ms: Percentiles | None
@@ -94,11 +94,6 @@ def summarize(
     counted = [(run, each) for run in runs for each in run.samples if is_counted(each)]
     due = [sample for run, sample in counted if run.holds(sample.due_s)]
     good = [sample for sample in due if targets.is_met(sample)]
-    num_good_endings = sum(
-        run.holds(sample.ended_s)
-        for run, sample in counted
-        if sample.ended_s is not None and targets.is_met(sample)
-    )
     rates = [_num_tokens(run, is_counted) / run.seconds for run in runs]
     seconds = sum(run.seconds for run in runs)
     return Summary(
@@ -108,7 +103,7 @@ def summarize(
         throughput_tok_s=sum(rate * run.seconds for rate, run in zip(rates, runs, strict=True))
         / seconds,
         throughputs_tok_s=rates,
-        goodput=num_good_endings / seconds,
+        goodput=len(good) / seconds,
         attainment=len(good) / len(due) if due else None,
         ttft_ms=Percentiles.of(_known(each.ttft_ms for each in due)),
         tpot_ms=Percentiles.of(_known(each.tpot_ms for each in due)),
