@@ -35,6 +35,7 @@ from slipstream.shared.measure.load.summary import Targets
 from slipstream.shared.measure.load.traces import Lengths, TracedRequest, read_requests
 
 _DEFAULT_STREAMS = "32"
+_RAMP = 0.5  # of the warm-up: until then streams begin
 MODES = ("aggregated", "disaggregated")
 
 
@@ -88,8 +89,8 @@ class ServePlan:
             streams = level.streams
 
             def arrivals() -> Arrivals:
-                pause_s = options.pause / 1000
-                return StreamArrivals(streams, end_s, pause_s, self._rng("pauses", round_idx))
+                times_s = (end_s, _RAMP * options.warmup, options.pause / 1000)
+                return StreamArrivals(streams, *times_s, self._rng("pauses", round_idx))
 
             num_sure = streams
         else:
@@ -125,6 +126,7 @@ def make_plan(options: ServeBenchOptions, vocab_size: int, max_context: int) -> 
     """Check the options against each other and the model. Raises ConfigurationError, TraceError."""
     _check_choice(options)
     trace = [] if options.trace is None else read_requests(options.trace)
+    trace.sort(key=lambda each: each.at_s or 0.0)  # as a rule it is in order
     shapes: SyntheticShapes | TraceShapes
     if trace:
         limit = max_context if options.context is None else options.context
@@ -148,7 +150,7 @@ def make_plan(options: ServeBenchOptions, vocab_size: int, max_context: int) -> 
         ),
         trace=trace,
         max_num_tokens=shapes.max_num_tokens,
-        modes=parse_names(options.compare, "--compare", MODES) if options.compare else (),
+        modes=_modes(options),
         budgets=[
             (budget, step)
             for budget in parse_numbers(options.budgets, "--budgets")
@@ -160,6 +162,10 @@ def make_plan(options: ServeBenchOptions, vocab_size: int, max_context: int) -> 
 
 
 def _check_choice(options: ServeBenchOptions) -> None:
+    if options.json_file is not None and not options.json_file.parent.is_dir():
+        raise ConfigurationError(
+            f"--json {options.json_file}: there is no directory {options.json_file.parent}; make it"
+        )
     if options.streams is not None and options.rate is not None:
         raise ConfigurationError(
             "--streams keeps so many requests running, --rate sends them whatever runs: give one "
@@ -192,6 +198,15 @@ def _levels(options: ServeBenchOptions) -> list[Level]:
     return [Level(streams=n) for n in parse_numbers(_DEFAULT_STREAMS, "--streams")]
 
 
+def _modes(options: ServeBenchOptions) -> Sequence[str]:
+    if options.compare is None:
+        return ()
+    modes = parse_names(options.compare, "--compare", MODES)
+    if sorted(modes) != sorted(MODES):
+        raise ConfigurationError(f"--compare {options.compare!r}: name each of {', '.join(MODES)}")
+    return modes
+
+
 def _check_trace(plan: ServePlan) -> None:
     is_open = not plan.levels or plan.levels[0].rate is not None
     if is_open and any(each.at_s is None for each in plan.trace):
@@ -205,6 +220,7 @@ def describe(plan: ServePlan) -> Mapping[str, object]:
     """Return what the figures depend on."""
     options = plan.options
     settings: dict[str, object] = {
+        "url": options.url,
         "trace": None if options.trace is None else options.trace.name,
         "arrivals": "trace" if options.trace is not None else options.pattern,
         "seconds": options.seconds,

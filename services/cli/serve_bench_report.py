@@ -151,7 +151,7 @@ def as_json(measured: Measured, settings: StackSettings) -> Row:
     targets = measured.plan.targets
     return {
         "machine": describe_machine(),
-        "settings": {**describe(measured.plan), **_stack_settings(measured.modes, settings)},
+        "settings": {**describe(measured.plan), **_stack_settings(measured, settings)},
         "targets": {
             "default": asdict(targets.default),
             **{name: asdict(each) for name, each in targets.by_class.items()},
@@ -165,14 +165,16 @@ def as_json(measured: Measured, settings: StackSettings) -> Row:
     }
 
 
-def _stack_settings(modes: Sequence[Mode], settings: StackSettings) -> Row:
+def _stack_settings(measured: Measured, settings: StackSettings) -> Row:
+    if measured.plan.options.url is not None:
+        return {"model": settings.model}
     return {
         "model": settings.model,
         "engine": settings.engine,
         "format": settings.weight_format,
         "kv_format": settings.kv_format,
         "kv_memory": settings.kv_memory,
-        "modes": {mode.name: _mode_settings(mode) for mode in modes},
+        "modes": {mode.name: _mode_settings(mode) for mode in measured.modes},
     }
 
 

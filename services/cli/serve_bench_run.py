@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import typer
 
@@ -42,6 +43,9 @@ def run_serve_bench(options: ServeBenchOptions, stack: StackOptions) -> None:
     single = mode_of(settings)
     model = open_model(single.config(DecodeConfig, "decode"))
     plan = make_plan(options, model.config.vocab_size, model.config.max_context_length)
+    if options.url is not None:
+        # Nobody here knows what runs there.
+        single = replace(single, name="running")
     modes = [named_mode(name, settings) for name in plan.modes] or [single]
     interruption = Interruption()
     measured = asyncio.run(interruption.guard(_measure(plan, modes, model, interruption)))

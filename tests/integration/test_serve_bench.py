@@ -76,6 +76,7 @@ async def test_the_figures_are_what_the_stack_said_of_its_answers(
 
     (row,) = found["rows"]
     usages = [each.usage for each in endings]
+    assert "running" == row["mode"]
     assert (60, 0, 0) == (row["num_requests"], row["num_failed"], row["num_unfinished"])
     assert 60 == len(endings)
     assert row["num_prompt_tokens"] == sum(each.num_prompt_tokens for each in usages)

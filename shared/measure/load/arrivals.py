@@ -60,21 +60,23 @@ class StreamArrivals:
     """
     A closed loop: so many requests at any moment, until the run's end.
 
-    Behind an answer a stream pauses, on average for `pause_s`. Without that its next request would
+    Streams begin one after another during `ramp_s`: all at once they would stay in step. Behind an
+    answer a stream pauses, on average for `pause_s`. Without that its next request would
     come with the end of a step, which an engine in the same process would make use of, and nobody
     else can.
     """
 
     num_streams: int
     until_s: float
+    ramp_s: float
     pause_s: float
     rng: random.Random
     _planned: list[Arrival] = field(default_factory=list, init=False)
     _num_planned: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        for _ in range(self.num_streams):
-            self._plan(0.0)
+        for idx in range(self.num_streams):
+            self._plan(idx * self.ramp_s / self.num_streams)
 
     def due(self, now_s: float) -> list[Arrival]:
         """Take what is due by now."""

@@ -149,7 +149,7 @@ async def test_a_late_server_does_not_slow_arrivals(service: Service, client: Lo
 
 async def test_a_closed_loop_has_one_request_a_stream(service: Service, client: LoadClient) -> None:
     service.gap_s = 0.01
-    arrivals = StreamArrivals(2, 0.4, 0.0, random.Random(1))
+    arrivals = StreamArrivals(2, 0.4, 0.0, 0.0, random.Random(1))
     run = await client.run(_load(arrivals, 0.4), "salt")
 
     assert len(run.samples) > 4

@@ -42,6 +42,8 @@ def trace(tmp_path: Path) -> Path:
         ({"prompt": 2000, "output": 500}, "3750 tokens.*2048: lower --prompt, --output"),
         ({"context": 512}, "--context scales the lengths of a --trace"),
         ({"compare": "aggregated,split"}, "--compare 'split' is none of aggregated"),
+        ({"compare": "aggregated"}, "--compare 'aggregated': name each of"),
+        ({"json_file": Path("nowhere/x.json")}, "--json nowhere.*no directory nowhere"),
         ({"compare": "aggregated", "url": "nats://x"}, "--compare .* --url"),
         ({"budgets": "0"}, "--budgets is '0'"),
         ({"targets": "100"}, "--targets '100': '100' is no pair"),
@@ -113,10 +115,11 @@ def test_every_mode_of_a_round_meets_the_same_load(pattern: str) -> None:
     assert pattern == "even" or one != next_round
 
 
-def test_streams_are_there_from_the_beginning() -> None:
+def test_streams_are_there_before_the_window_begins() -> None:
     load = _plan(streams="7").load(Level(streams=7), 0)
 
-    assert 7 == len(load.arrivals().due(0.0))
+    assert 1 == len(load.arrivals().due(0.0))
+    assert 7 == len(load.arrivals().due(1.0))
     assert (2.0, 12.0) == (load.warmup_s, load.end_s)
 
 

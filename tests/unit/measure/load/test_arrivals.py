@@ -85,7 +85,7 @@ def test_an_open_loop_does_not_wait_for_answers() -> None:
 
 
 def test_a_closed_loop_keeps_its_number_until_the_end() -> None:
-    arrivals = StreamArrivals(3, until_s=10.0, pause_s=0.0, rng=random.Random(1))
+    arrivals = StreamArrivals(3, until_s=10.0, ramp_s=0.0, pause_s=0.0, rng=random.Random(1))
 
     assert [0, 1, 2] == [each.number for each in arrivals.due(0.0)]
     assert [] == arrivals.due(5.0)
@@ -96,7 +96,7 @@ def test_a_closed_loop_keeps_its_number_until_the_end() -> None:
 
 
 def test_streams_pause_for_different_times_around_the_mean() -> None:
-    arrivals = StreamArrivals(1, until_s=1e6, pause_s=0.1, rng=random.Random(1))
+    arrivals = StreamArrivals(1, until_s=1e6, ramp_s=0.0, pause_s=0.1, rng=random.Random(1))
     arrivals.due(0.0)
     pauses = []
     for number in range(500):
@@ -108,3 +108,9 @@ def test_streams_pause_for_different_times_around_the_mean() -> None:
     assert 0.1 == pytest.approx(statistics.mean(pauses), rel=0.1)
     assert 0 <= min(pauses) < 0.01
     assert 0.19 < max(pauses) <= 0.2
+
+
+def test_streams_begin_one_after_another() -> None:
+    arrivals = StreamArrivals(4, until_s=10.0, ramp_s=2.0, pause_s=0.0, rng=random.Random(1))
+
+    assert [0.0, 0.5, 1.0, 1.5] == [each.at_s for each in arrivals.due(2.0)]

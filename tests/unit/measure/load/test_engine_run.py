@@ -62,7 +62,7 @@ def test_requests_begin_when_they_are_due_and_are_all_answered() -> None:
 
 def test_a_closed_loop_keeps_its_streams_busy() -> None:
     engine = OneTokenAStep()
-    arrivals = StreamArrivals(3, 0.5, 0.0, random.Random(1))
+    arrivals = StreamArrivals(3, 0.5, 0.0, 0.0, random.Random(1))
 
     run = run_in_process(engine, _load(arrivals, 0.5, num_output=4), threading.Event())
 
