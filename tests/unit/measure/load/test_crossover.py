@@ -26,7 +26,7 @@ def test_loads_come_in_any_order() -> None:
 
 
 def test_what_differs_by_little_or_is_missing_is_won_by_nobody() -> None:
-    first, second = [100, None, 0.0, 100], [104, 5.0, 0.0, 90]
+    first, second = [0.0, 100, None, 100], [0.0, 104, 5.0, 90]
     found = crossings("ttft", [1, 2, 3, 4], first, second, is_more_better=False)
 
     assert [None, None, None, 1] == list(found.winners)
