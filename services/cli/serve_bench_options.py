@@ -86,11 +86,13 @@ class ServeBenchOptions:
         ),
     ] = None
     classes: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Latency classes with their shares: interactive:3,batch:1.", rich_help_panel=_LOAD
+            help="Latency classes with their shares: interactive:3,batch:1. Some seats are for "
+            "interactive requests only.",
+            rich_help_panel=_LOAD,
         ),
-    ] = None
+    ] = "interactive"
     tenants: Annotated[
         str | None,
         typer.Option(help="Tenants with their shares: a:1,b:1.", rich_help_panel=_LOAD),
@@ -154,13 +156,14 @@ class ServeBenchOptions:
     ] = True
 
     targets: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What counts as good: milliseconds to the first token / per token after it, for "
-            "all or by class: 1000/100,batch=30000/1000.",
+            "all or by class: 1000/100,batch=30000/1000 (default: what classes promise, and 100 per "
+            "token).",
             rich_help_panel=_REPORT,
         ),
-    ] = "1000/100"
+    ] = None
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="Write all figures to this file.", rich_help_panel=_REPORT),

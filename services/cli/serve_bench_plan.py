@@ -9,6 +9,7 @@ from slipstream.services.cli.bench_run import parse_numbers
 from slipstream.services.cli.name_lists import parse_names
 from slipstream.services.cli.serve_bench_options import ServeBenchOptions
 from slipstream.services.cli.serve_bench_values import (
+    parse_classes,
     parse_positive,
     parse_shares,
     parse_targets,
@@ -145,7 +146,7 @@ def make_plan(options: ServeBenchOptions, vocab_size: int, max_context: int) -> 
             shapes,
             vocab_size,
             options.seed,
-            parse_shares(options.classes, "--classes"),
+            parse_classes(options.classes),
             parse_shares(options.tenants, "--tenants"),
         ),
         trace=trace,

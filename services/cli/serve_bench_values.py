@@ -4,8 +4,11 @@ import math
 
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.load.summary import Target, Targets
+from slipstream.shared.messages.common import LatencyClassName
+from slipstream.shared.scheduling.classes import CLASSES, DEFAULT_CLASS
 
 _LONGEST_NAME = 64
+_TPOT_TARGET_MS = 100.0  # of every class: as fast as people read
 
 
 def parse_positive(text: str, option: str) -> list[float]:
@@ -38,18 +41,44 @@ def parse_shares(text: str | None, option: str) -> dict[str, float]:
     return shares
 
 
-def parse_targets(text: str) -> Targets:
-    """Return targets: `1000/100`, or `1000/100,batch=30000/1000`. Raises ConfigurationError."""
+def parse_classes(text: str | None) -> dict[LatencyClassName, float]:
+    """Return latency classes with their shares. Raises ConfigurationError."""
+    return {
+        _class(name, "--classes"): each for name, each in parse_shares(text, "--classes").items()
+    }
+
+
+def parse_targets(text: str | None) -> Targets:
+    """
+    Return targets: `1000/100`, or `1000/100,batch=30000/1000`; None: those of the classes.
+
+    Raises ConfigurationError.
+    """
+    if text is None:
+        by_class = {
+            name: Target(each.ttft_target_s * 1000, _TPOT_TARGET_MS)
+            for name, each in CLASSES.items()
+        }
+        return Targets(by_class[DEFAULT_CLASS], by_class)
     default = Target()
-    by_class: dict[str, Target] = {}
+    of_classes: dict[LatencyClassName, Target] = {}
     for part in text.split(","):
         name, has_name, pair = part.strip().rpartition("=")
         target = _target(pair, text)
         if has_name:
-            by_class[name] = target
+            of_classes[_class(name, "--targets")] = target
         else:
             default = target
-    return Targets(default, by_class)
+    return Targets(default, of_classes)
+
+
+def _class(text: str, option: str) -> LatencyClassName:
+    for name in CLASSES:
+        if name == text:
+            return name
+    raise ConfigurationError(
+        f"{option} {text!r} is no latency class; they are {', '.join(CLASSES)}"
+    )
 
 
 def _target(pair: str, text: str) -> Target:

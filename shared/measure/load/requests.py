@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.load.traces import (
@@ -12,7 +12,10 @@ from slipstream.shared.measure.load.traces import (
     TracedRequest,
     fitting_factor,
 )
+from slipstream.shared.messages.common import LatencyClassName
 from slipstream.shared.messages.packed import PackedInts
+
+NameT = TypeVar("NameT", bound=str)
 
 # Special tokens stand at either end of a vocabulary.
 _FIRST_WORD = 1000
@@ -26,7 +29,7 @@ class PlannedRequest:
     number: int
     token_ids: PackedInts  # of the prompt
     num_output_tokens: int
-    latency_class: str | None = None
+    latency_class: LatencyClassName | None = None
     tenant: str | None = None
 
 
@@ -92,7 +95,7 @@ class RequestMaker:
     shapes: Shapes
     vocab_size: int
     seed: int
-    classes: Mapping[str, float]  # with their shares; empty: requests name none
+    classes: Mapping[LatencyClassName, float]  # with their shares; empty: requests name none
     tenants: Mapping[str, float]
 
     def make(self, number: int) -> PlannedRequest:
@@ -131,7 +134,7 @@ def check_lengths(max_num_tokens: int, max_context_length: int, remedy: str) -> 
         )
 
 
-def _pick(shares: Mapping[str, float], rng: random.Random) -> str | None:
+def _pick(shares: Mapping[NameT, float], rng: random.Random) -> NameT | None:
     if not shares:
         return None
     return rng.choices(list(shares), list(shares.values()))[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.shared.measure.load.samples import LoadRun, Sample
+from slipstream.shared.messages.common import LatencyClassName
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,13 @@ class Targets:
     """A target for each latency class, and one for all others."""
 
     default: Target
-    by_class: Mapping[str, Target] = field(default_factory=dict)
+    by_class: Mapping[LatencyClassName, Target] = field(default_factory=dict)
 
     def is_met(self, sample: Sample) -> bool:
         """Tell whether a request met the target of its class."""
         name = sample.request.latency_class
-        return self.by_class.get(name or "", self.default).is_met(sample)
+        target = self.default if name is None else self.by_class.get(name, self.default)
+        return target.is_met(sample)
 
 
 @dataclass(frozen=True, slots=True)

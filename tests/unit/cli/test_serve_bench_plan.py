@@ -11,6 +11,7 @@ from slipstream.services.cli.serve_bench_plan import Level, make_plan
 from slipstream.services.cli.serve_bench_values import parse_shares, parse_targets
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.measure.load.summary import Target
+from slipstream.shared.scheduling.classes import CLASSES
 
 _OPTIONS = ServeBenchOptions(seconds=10.0, warmup=2.0)
 _TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
@@ -48,7 +49,9 @@ def trace(tmp_path: Path) -> Path:
         ({"budgets": "0"}, "--budgets is '0'"),
         ({"targets": "100"}, "--targets '100': '100' is no pair"),
         ({"targets": "0/5"}, "above 0"),
-        ({"classes": "a:x"}, "--classes 'a:x' has no number"),
+        ({"classes": "batch:x"}, "--classes 'batch:x' has no number"),
+        ({"classes": "urgent"}, "--classes 'urgent' is no latency class; they are interactive"),
+        ({"targets": "urgent=1/2"}, "--targets 'urgent' is no latency class"),
         ({"tenants": "a:0"}, "--tenants 'a:0': .*share above 0"),
         ({"tenants": ":1"}, "--tenants ':1': a name"),
         ({"trace": Path("no.csv")}, "no.csv: No such file"),
@@ -133,3 +136,11 @@ def test_targets_are_for_all_or_for_a_class() -> None:
 def test_shares_are_1_unless_they_are_given() -> None:
     assert {"a": 1.0, "b": 2.5} == parse_shares("a, b:2.5", "--tenants")
     assert {} == parse_shares(None, "--tenants")
+
+
+def test_what_a_class_is_promised_is_its_target_unless_another_is_given() -> None:
+    targets = parse_targets(None)
+
+    assert targets.default == targets.by_class["standard"]
+    for name, each in CLASSES.items():
+        assert Target(each.ttft_target_s * 1000, 100.0) == targets.by_class[name]
