@@ -159,7 +159,7 @@ class ServeBenchOptions:
         str | None,
         typer.Option(
             help="What counts as good: milliseconds to the first token / per token after it, for "
-            "all or by class: 1000/100,batch=30000/1000 (default: what classes promise, and 100 per "
+            "all or by class: 1000/100,batch=30000/1000 (default: what classes promise, 100 per "
             "token).",
             rich_help_panel=_REPORT,
         ),

@@ -33,6 +33,7 @@ def as_text(measured: Measured) -> str:
             (*_load(row), name, *_cells(figures))
             for row in rows
             for name, figures in row[key].items()
+            if len(row[key]) > 1
         ]
         if lines:
             parts.append(_table((*_LOAD, title, *_FIGURES), lines))
