@@ -24,6 +24,7 @@ Eviction = Literal["lru", "filtered"]
 MIB = 1024 * 1024
 _PLANES = {"tcp", "nats"}
 _MAX_PORT = 65_535
+_YEAR_S = 366 * 86_400
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -89,6 +90,17 @@ class SchedulerConfig(ServiceConfig):
     # Seats of each decode worker that only interactive requests take, while there are any.
     num_reserved_seats: int = 2
     prompt_window: int = 1024  # tokens of prompts that a worker is given ahead of computing them
+    # Submissions (docs/operations.md): those in this scheduler's hands at once; 0: none are taken.
+    max_num_submissions: int = 64
+    max_num_deliveries: int = 10  # times that one is taken before it ends as a dead letter
+    max_submission_age_s: float = 86_400.0  # how long one may wait before it is started
+    redelivery_s: float = 30.0  # silence of a scheduler after which another one takes over
+    max_num_queued: int = 100_000
+    max_queued_bytes: int = 64 * MIB
+    result_keep_s: float = 86_400.0  # how long a result can be fetched: a promise
+    max_result_bytes: int = 128 * MIB
+    dead_keep_s: float = 604_800.0
+    max_dead_bytes: int = 16 * MIB
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +110,19 @@ class SchedulerConfig(ServiceConfig):
         _check_range("max_num_waiting", self.max_num_waiting, 1, 1_000_000)
         _check_range("default_max_tokens", self.default_max_tokens, 1, 1_000_000)
         _check_range("default_deadline_ms", self.default_deadline_ms, 1, self.max_deadline_ms)
+        self._check_submissions()
+
+    def _check_submissions(self) -> None:
+        _check_range("max_num_submissions", self.max_num_submissions, 0, 4096)
+        _check_range("max_num_deliveries", self.max_num_deliveries, 1, 1_000_000)
+        _check_range("max_submission_age_s", self.max_submission_age_s, 1, _YEAR_S)
+        _check_range("redelivery_s", self.redelivery_s, 0.5, 3600)
+        _check_range("max_num_queued", self.max_num_queued, 1, 1_000_000_000)
+        _check_range("max_queued_bytes", self.max_queued_bytes, self.max_request_bytes, 2**50)
+        _check_range("result_keep_s", self.result_keep_s, 1, _YEAR_S)
+        _check_range("max_result_bytes", self.max_result_bytes, MIB, 2**50)
+        _check_range("dead_keep_s", self.dead_keep_s, 1, _YEAR_S)
+        _check_range("max_dead_bytes", self.max_dead_bytes, self.max_request_bytes, 2**50)
 
     @property
     def weights_of_tenants(self) -> Mapping[str, float]:

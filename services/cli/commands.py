@@ -9,9 +9,11 @@ from slipstream.services.cli.eval_command import evaluate
 from slipstream.services.cli.generate_command import generate
 from slipstream.services.cli.health_command import health
 from slipstream.services.cli.model_commands import app as model_app
+from slipstream.services.cli.result_command import result
 from slipstream.services.cli.role_commands import add_role_commands
 from slipstream.services.cli.roofline_command import roofline
 from slipstream.services.cli.run_command import run
+from slipstream.services.cli.submit_command import submit
 from slipstream.services.cli.up_command import up
 from slipstream.services.cli.usage import UsageError
 from slipstream.services.cli.workers_command import drain, workers
@@ -27,6 +29,8 @@ For example:
 
   slipstream generate "Name three rivers"            ask a running stack
 
+  slipstream submit "Name three rivers"              have it answered whatever happens
+
 Every option of a service is also an environment variable, named in its help.
 """
 
@@ -41,6 +45,8 @@ app = typer.Typer(
 app.command()(run)
 app.command()(up)
 app.command()(generate)
+app.command()(submit)
+app.command()(result)
 app.command()(health)
 app.command()(workers)
 app.command()(drain)

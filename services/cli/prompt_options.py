@@ -1,8 +1,9 @@
-"""The options that `run` and `generate` share, and the request that they make."""
+"""The options that `run`, `generate` and `submit` share, and the request that they make."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 import typer
 
 from slipstream.shared.messages.generate import ChatMessage, GenerateRequest
@@ -12,8 +13,8 @@ _PANEL = "The request"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptOptions:
-    """How the prompt is answered, and how the answer is shown."""
+class RequestOptions:
+    """How the prompt is answered."""
 
     max_tokens: Annotated[
         int | None, typer.Option(help="Most tokens to generate.", rich_help_panel=_PANEL)
@@ -40,6 +41,28 @@ class PromptOptions:
             rich_help_panel=_PANEL,
         ),
     ] = False
+
+    def plain_request(self, prompt: str) -> GenerateRequest:
+        """Return a message to publish, whose answer comes in one piece."""
+        return GenerateRequest(
+            prompt=prompt if self.raw else None,
+            messages=None if self.raw else self._messages(prompt),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            stop=self.stop or None,
+        )
+
+    def _messages(self, prompt: str) -> list[ChatMessage]:
+        user = ChatMessage(role="user", content=prompt)
+        system = [ChatMessage(role="system", content=self.system)] if self.system else []
+        return [*system, user]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(RequestOptions):
+    """How the prompt is answered, and how the answer is shown."""
+
     stream: Annotated[
         bool,
         typer.Option(
@@ -56,18 +79,8 @@ class PromptOptions:
 
     def request(self, prompt: str) -> GenerateRequest:
         """Return the message to publish."""
-        return GenerateRequest(
-            prompt=prompt if self.raw else None,
-            messages=None if self.raw else self._messages(prompt),
+        return msgspec.structs.replace(
+            self.plain_request(prompt),
             stream=self.stream,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            seed=self.seed,
-            stop=self.stop or None,
             deadline_ms=int(self.timeout * 1000),
         )
-
-    def _messages(self, prompt: str) -> list[ChatMessage]:
-        user = ChatMessage(role="user", content=prompt)
-        system = [ChatMessage(role="system", content=self.system)] if self.system else []
-        return [*system, user]

@@ -89,13 +89,14 @@ def forward_line(name: str, line: str) -> None:
 
 def describe(nats_url: str, metrics_urls: Mapping[str, str]) -> str:
     """Return what a person needs to use the stack."""
-    from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME, SUBMIT  # noqa: PLC0415 - keeps --help quick
 
     generate = GENERATE.subject()
     return "\n".join(
         [
             f"Slipstream is ready on {nats_url}",
             f"  generate  {generate}",
+            f"  submit    {SUBMIT.subject()}",
             f"  cancel    {CANCEL.wildcard}",
             f"  resume    {RESUME.wildcard}",
             *metrics_lines(metrics_urls),

@@ -181,10 +181,6 @@ class DecodeJobs:
         """Sequences whose blocks or answer this worker still has."""
         return len(self._tasks)
 
-    def stop_accepting(self) -> None:
-        """Take no more."""
-        self.is_draining = True
-
     def fail_all(self, code: str, message: str) -> None:
         """End every sequence with an error."""
         for sequence in self._sequences.values():

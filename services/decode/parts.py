@@ -92,7 +92,7 @@ async def open_parts(
     metrics.watch(jobs.sequences, lambda: host.engine.busy_s)
 
     def leave() -> None:
-        jobs.stop_accepting()
+        jobs.is_draining = True
         reporter.drain()
 
     draining = Draining(leave, lambda: jobs.num_held)

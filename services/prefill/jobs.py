@@ -98,10 +98,6 @@ class PrefillJobs:
             sequence.is_cancelled = True
         return Cancelled(request_id=message.request_id, phase="prefilling")
 
-    def stop_accepting(self) -> None:
-        """Take no more."""
-        self.is_draining = True
-
     def lease_lost(self, lease_id: LeaseId) -> None:
         """End the sequence whose lease ran out."""
         for sequence in self._sequences.values():

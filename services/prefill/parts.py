@@ -53,7 +53,7 @@ async def open_parts(
     metrics.watch(jobs, host.engine)
 
     def leave() -> None:
-        jobs.stop_accepting()
+        jobs.is_draining = True
         reporter.drain()
 
     draining = Draining(leave, lambda: jobs.num_running)

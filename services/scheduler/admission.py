@@ -3,11 +3,11 @@
 import secrets
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from slipstream.services.scheduler.constraints import check_constraint, constraint_of
 from slipstream.services.scheduler.validation import (
-    MAX_KEY_CHARACTERS,
     check_fields,
     check_token_ids,
     plain_messages,
@@ -25,6 +25,7 @@ from slipstream.shared.messages.common import LatencyClassName, Route
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import Constraint, SamplingParameters
+from slipstream.shared.messages.submission import MAX_KEY_CHARACTERS
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.tokenizer import Tokenizer
 from slipstream.shared.scheduling.classes import DEFAULT_CLASS
@@ -66,15 +67,21 @@ class Admission:
         self._tokenizer = tokenizer
         self._warned: set[str] = set()
 
-    def admit(self, payload: bytes, subject_model: str | None) -> AdmittedRequest:
+    def admit(
+        self, payload: bytes, subject_model: str | None, *, is_submitted: bool = False
+    ) -> AdmittedRequest:
         """Read and finish a request. Raises as both."""
-        return self.finish(self.read(payload, subject_model), len(payload))
+        request = self.read(payload, subject_model, is_submitted=is_submitted)
+        return self.finish(request, len(payload))
 
-    def read(self, payload: bytes, subject_model: str | None) -> GenerateRequest:
+    def read(
+        self, payload: bytes, subject_model: str | None, *, is_submitted: bool = False
+    ) -> GenerateRequest:
         """
         Return a request whose fields are in range, its text not looked at yet.
 
-        `subject_model` is the model's token in the subject, if any. Raises InvalidRequestError or
+        `subject_model` is the model's token in the subject, if any. Nobody waits for what is
+        submitted: without a class of its own it is batch work. Raises InvalidRequestError or
         MessageTooLargeError.
         """
         if len(payload) > self._config.max_request_bytes:
@@ -82,7 +89,14 @@ class Admission:
         request = decode_request(payload)
         self._warn_of_unknown(payload)
         self._check_model(request.model, subject_model)
-        check_fields(request, self._model.vocab_size, self._model.max_context_length)
+        check_fields(
+            request,
+            self._model.vocab_size,
+            self._model.max_context_length,
+            is_submitted=is_submitted,
+        )
+        if is_submitted and request.latency_class is None:
+            request = msgspec.structs.replace(request, latency_class="batch")
         return request
 
     def is_slow(self, request: GenerateRequest) -> bool:

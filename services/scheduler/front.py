@@ -17,10 +17,10 @@ from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
-from slipstream.shared.bus.subjects import DECODE, GENERATE, is_inbox, last_token
+from slipstream.shared.bus.subjects import DECODE, GENERATE, SUBMIT, is_inbox, last_token
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import OverloadedError, SlipstreamError
-from slipstream.shared.ids import new_request_id
+from slipstream.shared.ids import RequestId, new_request_id
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled, Resume
@@ -91,39 +91,50 @@ class Front:
         if not is_inbox(incoming.reply):
             log.warning("request_without_inbox", subject=incoming.subject, reply=incoming.reply)
             return
+        opened = await self.open_request(incoming)
+        if isinstance(opened, Failed):
+            await self._answers.refuse(incoming, opened)
+
+    async def open_request(
+        self, incoming: Incoming, *, is_submitted: bool = False
+    ) -> RequestRecord | Failed:
+        """Admit a request that is answered to its reply subject, or return why not."""
         root = self._tracer.start(
-            names.SPAN_PROCESS_GENERATE,
+            names.SPAN_PROCESS_SUBMIT if is_submitted else names.SPAN_PROCESS_GENERATE,
             parent=extract(incoming.headers),
             kind=SpanKind.CONSUMER,
             attributes={
                 names.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM_NATS,
                 names.MESSAGING_OPERATION_TYPE: names.OPERATION_PROCESS,
-                names.MESSAGING_DESTINATION_TEMPLATE: GENERATE.pattern,
+                names.MESSAGING_DESTINATION_TEMPLATE: (
+                    SUBMIT.pattern if is_submitted else GENERATE.pattern
+                ),
                 names.MESSAGING_BODY_SIZE: len(incoming.payload),
                 names.GEN_AI_REQUEST_MODEL: self._model,
             },
         )
-        num_bytes = len(incoming.payload)
-        failed = self._overload(num_bytes, root)
-        if failed is None:
-            # Those still being tokenized count too, or a burst would all find the same room.
-            self._num_admitting += 1
-            self._num_bytes_admitting += num_bytes
-            try:
-                failed = await self._admit(incoming, root)
-            finally:
-                self._num_admitting -= 1
-                self._num_bytes_admitting -= num_bytes
-        if failed is not None:
-            root.end(failed.code, description=failed.message)
+        overload = self._overload(len(incoming.payload), root)
+        opened = overload or await self._admit_counted(incoming, root, is_submitted=is_submitted)
+        if isinstance(opened, Failed):
+            root.end(opened.code, description=opened.message)
             log.info(
                 "request_refused",
-                code=failed.code,
-                field=failed.field,
+                code=opened.code,
+                field=opened.field,
                 trace_id=root.context.trace_id,
             )
-            await self._answers.refuse(incoming, failed)
-            self._metrics.refused(failed.code)
+            self._metrics.refused(opened.code)
+        return opened
+
+    def has_room(self, num_requests: int = 1, num_bytes: int = 0) -> bool:
+        """Tell whether so many more would be admitted now."""
+        return not self.is_draining and self.desk.load.queue.can_add(
+            num_bytes + self._num_bytes_admitting, num_requests + self._num_admitting
+        )
+
+    def holds(self, request_id: RequestId) -> bool:
+        """Tell whether an admitted request has no ending yet, as far as is known here."""
+        return request_id in self.desk.records or bool(self._choices.ids_of(request_id))
 
     async def resume(self, message: Resume, encoding: Encoding) -> Failed | None:
         """Have a stream sent again: by its decode worker, or `Accepted` while it still waits."""
@@ -159,12 +170,15 @@ class Front:
 
     def _overload(self, num_bytes: int, root: Span) -> Failed | None:
         if self.is_draining:
-            return self._later("draining", "the scheduler is shutting down", root)
+            return self._draining(root)
         if not self.desk.load.queue.can_add(
             num_bytes + self._num_bytes_admitting, 1 + self._num_admitting
         ):
             return self._overloaded(root)
         return None
+
+    def _draining(self, root: Span) -> Failed:
+        return self._later("draining", "the scheduler is shutting down", root)
 
     def _overloaded(self, root: Span) -> Failed:
         num_waiting = len(self.desk.load.queue)
@@ -178,11 +192,26 @@ class Front:
             trace_id=root.context.trace_id,
         )
 
-    async def _admit(self, incoming: Incoming, root: Span) -> Failed | None:
-        is_general = incoming.subject == GENERATE.pattern
+    async def _admit_counted(
+        self, incoming: Incoming, root: Span, *, is_submitted: bool
+    ) -> RequestRecord | Failed:
+        """Admit; those still being tokenized count, or a burst would all find the same room."""
+        num_bytes = len(incoming.payload)
+        self._num_admitting += 1
+        self._num_bytes_admitting += num_bytes
+        try:
+            return await self._admit(incoming, root, is_submitted=is_submitted)
+        finally:
+            self._num_admitting -= 1
+            self._num_bytes_admitting -= num_bytes
+
+    async def _admit(
+        self, incoming: Incoming, root: Span, *, is_submitted: bool
+    ) -> RequestRecord | Failed:
+        is_general = incoming.subject in (GENERATE.pattern, SUBMIT.pattern)
         subject_model = None if is_general else last_token(incoming.subject)
         try:
-            request = await self._read(incoming.payload, subject_model)
+            request = await self._read(incoming.payload, subject_model, is_submitted=is_submitted)
         except SlipstreamError as error:
             return failed_from(error, root.context.trace_id)
         except Exception:
@@ -193,7 +222,7 @@ class Front:
                 trace_id=root.context.trace_id,
             )
         if self.is_draining:
-            return self._overload(0, root)
+            return self._draining(root)
         # Of `n` choices each counts; the request itself has been counted at the door.
         if request.num_choices > 1 and not self.desk.load.queue.can_add(
             request.num_bytes, request.num_choices
@@ -201,10 +230,15 @@ class Front:
             return self._overloaded(root)
         if (late := self.desk.load.judge(request)) is not None:
             return failed_from(OverloadedError(*late), root.context.trace_id)
-        await self._open(self._record(incoming, request, root))
-        return None
+        record = self._record(incoming, request, root)
+        if is_submitted:
+            record.client_inbox = ""  # the scheduler's own: it need not ask itself
+        await self._open(record)
+        return record
 
-    async def _read(self, payload: bytes, subject_model: str | None) -> AdmittedRequest:
+    async def _read(
+        self, payload: bytes, subject_model: str | None, *, is_submitted: bool
+    ) -> AdmittedRequest:
         """
         Decode, check, tokenize. Raises OverloadedError before tokenizing what would wait too long.
 
@@ -213,9 +247,11 @@ class Front:
         is_short = len(payload) <= _MAX_INLINE_BYTES
         read, finish = self._admission.read, self._admission.finish
         if is_short:
-            request = read(payload, subject_model)
+            request = read(payload, subject_model, is_submitted=is_submitted)
         else:
-            request = await asyncio.to_thread(read, payload, subject_model)
+            request = await asyncio.to_thread(
+                read, payload, subject_model, is_submitted=is_submitted
+            )
         late = self.desk.load.judge_read(request, self._admission.deadline_ms(request))
         if late is not None:
             raise OverloadedError(*late)

@@ -5,6 +5,7 @@ from typing import Any
 
 from slipstream.services.scheduler.front import Front, open_front
 from slipstream.services.scheduler.metrics import SchedulerMetrics
+from slipstream.services.scheduler.submissions import Submissions
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
 from slipstream.shared.bus.subjects import (
@@ -43,9 +44,11 @@ class SchedulerService:
         self._config = config
         self._bus = bus
         self._tracer = tracer
+        self._meter = meter
         self._metrics = SchedulerMetrics(meter)
         self._tasks: list[asyncio.Task[None]] = []
         self._front: Front | None = None
+        self._submissions: Submissions | None = None
 
     async def start(self) -> None:
         """Read the model's tokenizer, listen."""
@@ -60,6 +63,8 @@ class SchedulerService:
         await serve(self._bus, RESUME.wildcard, RESUME, self._resume)
         for topic in (GENERATE, GENERATE_MODEL):
             await self._bus.subscribe(topic.wildcard, front.generate, queue=SCHEDULER_QUEUE)
+        self._submissions = Submissions(self._config, self._bus, front, self._meter)
+        await self._submissions.start()
         await self._bus.flush()
         loops = (front.desk.place_loop(), front.watch.tick_loop(), front.interest.loop())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -69,9 +74,11 @@ class SchedulerService:
         await asyncio.gather(*self._tasks)
 
     async def stop(self) -> None:
-        """Refuse what waits; what runs belongs to its workers."""
+        """Refuse what waits, or put it back; what runs belongs to its workers."""
         if self._front is not None:
             self._front.is_draining = True
+            if self._submissions is not None:
+                await self._submissions.stop(self._config.drain_s)
             await self._front.desk.drain(self._config.drain_s)
         await cancel_all(self._tasks)
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from slipstream.shared.errors import InvalidRequestError
 from slipstream.shared.messages.generate import ChatMessage, ContentPart, GenerateRequest
+from slipstream.shared.messages.submission import MAX_KEY_CHARACTERS
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 512
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
-MAX_KEY_CHARACTERS = 128
 MAX_CHOICES = 16
 MAX_SEED = 2**63 - 1
 
@@ -19,13 +19,22 @@ MAX_SEED = 2**63 - 1
 _UNSUPPORTED = (
     "tools",
     "adapter",
-    "request_key",
 )
 
 
-def check_fields(request: GenerateRequest, vocab_size: int, max_context_length: int) -> None:
+def check_fields(
+    request: GenerateRequest,
+    vocab_size: int,
+    max_context_length: int,
+    *,
+    is_submitted: bool = False,
+) -> None:
     """Raise InvalidRequestError for the first field that can't be served as it stands."""
     _check_unsupported(request)
+    if is_submitted:
+        _check_submitted(request)
+    elif request.request_key is not None:
+        raise InvalidRequestError("request_key", "is for submitted requests; leave it out")
     _check_source(request)
     _check_choices(request)
     _check_length(request, max_context_length)
@@ -83,6 +92,18 @@ def _check_unsupported(request: GenerateRequest) -> None:
         raise InvalidRequestError("tool_choice", "is not supported by this version; leave it out")
     if request.speculation not in (None, "off", "ngram"):
         raise InvalidRequestError("speculation", 'must be "off" or "ngram"')
+
+
+def _check_submitted(request: GenerateRequest) -> None:
+    if request.stream:
+        raise InvalidRequestError(
+            "stream",
+            "a submitted request is answered in one piece, in the bucket of results; leave it out",
+        )
+    key = request.request_key
+    if key == "":
+        raise InvalidRequestError("request_key", "is empty; leave it out, or name the request")
+    _check_count("request_key", len(key or ""), MAX_KEY_CHARACTERS, "characters")
 
 
 def _check_choices(request: GenerateRequest) -> None:

@@ -52,6 +52,11 @@ class Watch:
         self._decode_seen_at = 0.0  # when a decode worker was known last
         self._probing: set[WorkerId] = set()
 
+    @property
+    def knows_decode_worker(self) -> bool:
+        """Whether anybody could answer a request now."""
+        return bool(self._fleet.views("decode"))
+
     async def report(self, report: WorkerReport) -> None:
         """Take a worker's report as the truth about what it holds."""
         if not self._fleet.saw(report, time.monotonic()):

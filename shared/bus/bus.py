@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from slipstream.shared.bus.durable import Durable
 from slipstream.shared.errors import MessageTooLargeError
 
 log = structlog.get_logger()
@@ -104,6 +105,9 @@ class Bus(Protocol):
 
     def registry(self) -> Registry:
         """Return the bucket of worker records."""
+
+    def durable(self) -> Durable:
+        """Return what outlives its senders: submissions and their results."""
 
     async def close(self, timeout_s: float = 2.0) -> None:
         """Finish what is being handled, send what is buffered, disconnect."""

@@ -15,6 +15,7 @@ from slipstream.shared.bus.bus import (
     run_handler,
     wait_for_others,
 )
+from slipstream.shared.bus.memory_durable import MemoryDurable
 from slipstream.shared.errors import DeadlineExceededError, NoAnswerError, NoRespondersError
 
 STOP_S = 2.0  # what the end of a subscription waits for its handlers
@@ -80,6 +81,7 @@ class MemoryBroker:
         self.subscriptions: list[_MemorySubscription] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.registry = MemoryRegistry()
+        self.durable = MemoryDurable()
         self.published: list[Incoming] = []
         self._turns: dict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._inboxes = itertools.count()
@@ -182,6 +184,10 @@ class MemoryBus:
     def registry(self) -> MemoryRegistry:
         """Return the broker's registry."""
         return self.broker.registry
+
+    def durable(self) -> MemoryDurable:
+        """Return the broker's durable side."""
+        return self.broker.durable
 
     async def close(self, timeout_s: float = 2.0) -> None:
         """Stop this client's subscriptions; bounded."""

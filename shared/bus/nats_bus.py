@@ -25,6 +25,7 @@ from slipstream.shared.bus.bus import (
     run_handler,
     wait_for_others,
 )
+from slipstream.shared.bus.nats_durable import NatsDurable
 from slipstream.shared.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -262,6 +263,10 @@ class NatsBus:
     def registry(self) -> NatsRegistry:
         """Return the bucket of worker records."""
         return NatsRegistry(self.client)
+
+    def durable(self) -> NatsDurable:
+        """Return submissions and their results."""
+        return NatsDurable(self.client)
 
     async def close(self, timeout_s: float = 2.0) -> None:
         """Stop the subscriptions, send what is buffered, disconnect; bounded."""

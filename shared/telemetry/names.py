@@ -18,6 +18,7 @@ SERVICE_CLIENT: Final = "slipstream-client"
 # Spans of one request, in the order in which they start. Never a subject or an id in a name.
 SPAN_SEND_GENERATE: Final = "send generate"  # client, only where it traces
 SPAN_PROCESS_GENERATE: Final = "process generate"  # scheduler: the root
+SPAN_PROCESS_SUBMIT: Final = "process submit"  # scheduler: the root, one each time it is taken
 SPAN_CHOICE: Final = "choice"  # of several that a request wants: what is the root of one alone
 SPAN_ATTEMPT: Final = "attempt"
 SPAN_SCHEDULE: Final = "schedule"
@@ -187,6 +188,29 @@ METRIC_LATE_COMPLETIONS: Final = Metric(
     "slipstream_late_completions_total",
     "messages",
     "Messages about leases or attempts that had ended already; ignored.",
+)
+
+# Submissions. The stream is shared: each scheduler shows all that wait, and what it holds itself.
+METRIC_SUBMISSIONS: Final = Metric(
+    "gauge",
+    "slipstream_submissions",
+    "submissions",
+    "Submissions by state: waiting (in the stream), taken (by any scheduler, or put back for"
+    " later), in_hand (of this scheduler).",
+    ("state",),
+)
+METRIC_REDELIVERED: Final = Metric(
+    "counter",
+    "slipstream_redelivered_total",
+    "submissions",
+    "Submissions taken that had been taken before.",
+)
+METRIC_DEAD: Final = Metric(
+    "counter",
+    "slipstream_dead_total",
+    "submissions",
+    "Submissions that ended as dead letters, by the error code of their result.",
+    ("reason",),
 )
 
 # Tokens.

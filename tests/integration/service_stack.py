@@ -172,8 +172,11 @@ class ServiceStack:
 
 
 def _tasks_of(service: Any) -> list["asyncio.Task[Any]"]:  # Any: as above
-    parts = getattr(service, "_parts", None)
-    return [*parts.jobs._tasks.values()] if parts is not None else []
+    parts, submissions = (getattr(service, name, None) for name in ("_parts", "_submissions"))
+    return [
+        *(parts.jobs._tasks.values() if parts is not None else ()),
+        *(submissions.tasks if submissions is not None else ()),
+    ]
 
 
 async def until(is_true: Callable[[], object], timeout_s: float = WAIT_S) -> None:

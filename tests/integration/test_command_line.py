@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_stack_answers_and_leaves_nothing(
     assert [] == [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
-def _command(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+def _ask(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [*_SLIPSTREAM, *arguments],
         capture_output=True,
@@ -134,15 +135,15 @@ def test_a_worker_is_drained_and_the_stack_goes_on_without_it(
     url = _url_of(up)
 
     def listed() -> dict[str, list[str]]:
-        listing = _command(environment, "workers", "--nats", url).stdout.splitlines()
+        listing = _ask(environment, "workers", "--nats", url).stdout.splitlines()
         assert ["worker", "role", "host", "seats", "held", "state"] == listing[0].split()
         return {line.split()[1]: line.split() for line in listing[1:]}
 
     workers = listed()
     assert {"prefill", "decode", "draft"} == workers.keys()
     prefill = workers["prefill"][0]
-    unknown = _command(environment, "drain", "nobody", "--nats", url)
-    drained = _command(environment, "drain", prefill, "--nats", url, "--wait", "10")
+    unknown = _ask(environment, "drain", "nobody", "--nats", url)
+    drained = _ask(environment, "drain", prefill, "--nats", url, "--wait", "10")
     answer = _generate(url, environment, "hello " * 40, "--max-tokens", "4", "--json")
 
     assert 1 == unknown.returncode
@@ -151,6 +152,46 @@ def test_a_worker_is_drained_and_the_stack_goes_on_without_it(
     assert {"decode", "draft"} == listed().keys()
     assert "local" == json.loads(answer.stdout)["route"]
     assert "prefill ended as it was told" in (tmp_path / "up.log").read_text()
+
+
+def test_what_is_submitted_has_a_result(
+    up: "subprocess.Popen[str]", environment: dict[str, str]
+) -> None:
+    environment = {**environment, "SLIPSTREAM_NATS_URL": _url_of(up)}
+    sampling = ("--max-tokens", "20", "--seed", "1")
+    whole = _ask(environment, "generate", "hello", "--no-stream", *sampling)
+    submitted = _ask(environment, "submit", "hello", *sampling)
+    again = [
+        _ask(environment, "submit", "hello", "--request-key", "k", *sampling) for _ in range(2)
+    ]
+    refused = _ask(environment, "submit", "hello", "--temperature", "-1")
+    key, named, wrong = (each.stdout.strip() for each in (submitted, again[0], refused))
+    text = _ask(environment, "result", key, "--wait", "20")
+    answer = _ask(environment, "result", named, "--wait", "20", "--json")
+    failed = _ask(environment, "result", wrong, "--wait", "20")
+    unknown = _ask(environment, "result", "seq-1", "--wait", "0.2")
+    conflict = _ask(environment, "submit", "bye", "--request-key", "k")
+
+    assert 0 == submitted.returncode, submitted.stderr
+    assert again[0].stdout == again[1].stdout
+    assert (0, whole.stdout) == (text.returncode, text.stdout), text.stderr
+    assert whole.stdout.strip() == json.loads(answer.stdout)["choices"][0]["text"].strip()
+    assert 1 == failed.returncode
+    assert "temperature" in failed.stderr
+    assert (3, "") == (unknown.returncode, unknown.stdout)
+    assert "seq-1 has no result yet" in unknown.stderr
+    assert (1, "") == (conflict.returncode, conflict.stdout)
+    assert "--request-key k" in conflict.stderr
+
+
+def test_submitting_where_no_scheduler_ran_says_so(
+    own_nats_server: Any, environment: dict[str, str]
+) -> None:
+    done = _ask(environment, "submit", "hello", "--nats", own_nats_server.url)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "once a scheduler has run there" in done.stderr
+    assert 1 == done.stderr.count("\n")
 
 
 def test_children_end_with_a_killed_supervisor(up: "subprocess.Popen[str]") -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from slipstream.services.scheduler import dispatch as dispatch_module
+from slipstream.services.scheduler import submission_desk, submission_endings
 from slipstream.services.scheduler import watch as watch_module
 
 from .scheduler_office import Office
@@ -18,3 +19,12 @@ async def office(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     made = await Office().open()
     yield made
     await made.close()
+
+
+@pytest.fixture(autouse=True)
+def short_waits_of_submissions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_S", "_ROOM_REST_S"):
+        monkeypatch.setattr(submission_desk, name, 0.01)
+    monkeypatch.setattr(submission_endings, "_STORE_REST_S", 0.01)
+    monkeypatch.setattr(submission_desk, "_ARRIVAL_S", 0.05)
+    monkeypatch.setattr(submission_desk, "_ROOM_S", 0.1)

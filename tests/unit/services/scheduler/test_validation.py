@@ -79,6 +79,7 @@ BAD = [
     ("tool_choice", "auto", None),
     ("adapter", "x", None),
     ("request_key", "x", None),
+    ("request_key", "", None),
 ]
 
 GOOD: list[dict[str, Any]] = [

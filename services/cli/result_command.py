@@ -1,0 +1,57 @@
+"""`slipstream result`: fetch the answer of what was submitted."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slipstream.services.cli.console import quiet_logs
+from slipstream.shared.config import DEFAULT_NATS_URL
+
+if TYPE_CHECKING:
+    from slipstream.shared.messages.generate import Completion
+
+_CONNECT_S = 3.0
+NOT_YET = 3  # exit status: neither answered nor failed
+
+
+def result(
+    key: Annotated[str, typer.Argument(help="What `slipstream submit` printed.")],
+    *,
+    nats: Annotated[
+        str, typer.Option(envvar="SLIPSTREAM_NATS_URL", help="NATS server of the stack.")
+    ] = DEFAULT_NATS_URL,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
+) -> None:
+    """
+    Print the answer to a submitted request; exit with 3 while there is none, with 1 if it failed.
+
+    For example:
+
+      slipstream result seq-1796052861954 --wait 60
+    """
+    # Imported here: what `slipstream --help` does not need.
+    from slipstream.shared.messages.codec import encode  # noqa: PLC0415
+
+    quiet_logs()
+    found = asyncio.run(_fetched(nats, key, wait))
+    if found is None:
+        typer.echo(f"slipstream: {key} has no result yet", err=True)
+        raise typer.Exit(NOT_YET)
+    if json:
+        typer.echo(encode(found, "json").decode())
+    else:
+        typer.echo("\n".join(choice.text for choice in found.choices))
+
+
+async def _fetched(nats_url: str, key: str, wait_s: float) -> "Completion | None":
+    # Imported here: as in `result`.
+    from slipstream.services.cli import submission_client  # noqa: PLC0415
+    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
+
+    bus = await NatsBus.connect(nats_url, "slipstream-result", connect_timeout_s=_CONNECT_S)
+    try:
+        return await submission_client.fetch(bus.durable(), key, wait_s)
+    finally:
+        await bus.close()

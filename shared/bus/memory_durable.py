@@ -1,0 +1,151 @@
+"""Durable queue and results in memory, with JetStream's rules; time passes when a test says so."""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slipstream.shared.bus.durable import (
+    MESSAGE_ID,
+    DurableLimits,
+    QueueCounts,
+    StorageError,
+    Stored,
+)
+from slipstream.shared.bus.subjects import SUBMIT
+
+
+@dataclass(eq=False)
+class MemoryMessage:
+    """One message of the queue."""
+
+    owner: "MemoryQueue"
+    subject: str
+    payload: bytes
+    headers: Mapping[str, str]
+    sequence: int
+    num_deliveries: int = 0
+    age_s: float = 0.0
+    num_kept: int = 0
+    delays_s: list[float] = field(default_factory=list)  # with which it was put back
+    is_acked: bool = False
+
+    async def ack(self) -> None:
+        """Remove it."""
+        self.owner.check()
+        self.owner.taken.pop(self.sequence, None)
+        self.is_acked = True
+
+    async def retry(self, delay_s: float = 0.0) -> None:
+        """Put it back: at once, whatever the delay, which is noted."""
+        self.owner.check()
+        self.delays_s.append(delay_s)
+        if self.owner.taken.pop(self.sequence, None) is not None:
+            self.owner.waiting.append(self)
+            self.owner.changed.set()
+
+    async def keep(self) -> None:
+        """Count it."""
+        self.owner.check()
+        self.num_kept += 1
+
+
+@dataclass(eq=False)
+class MemoryQueue:
+    """Messages that wait, and those that are taken."""
+
+    waiting: list[MemoryMessage] = field(default_factory=list)
+    taken: dict[int, MemoryMessage] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    is_broken: bool = False
+
+    def check(self) -> None:
+        """Raise StorageError while a test has it broken."""
+        if self.is_broken:
+            raise StorageError("broken by the test")
+
+    async def take(self, timeout_s: float) -> MemoryMessage | None:
+        """Return the next message."""
+        self.check()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.waiting:
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            return None
+        message = self.waiting.pop(0)
+        message.num_deliveries += 1
+        self.taken[message.sequence] = message
+        return message
+
+    async def counts(self) -> QueueCounts:
+        """Return how many there are."""
+        self.check()
+        return QueueCounts(len(self.waiting), len(self.taken))
+
+    def lose_takers(self) -> None:
+        """Give back what is taken, as the server does after `redelivery_s` of silence."""
+        self.waiting += self.taken.values()
+        self.taken.clear()
+        self.changed.set()
+
+
+@dataclass(eq=False)
+class MemoryResults:
+    """A dictionary with the bucket's protocol."""
+
+    entries: dict[str, Stored] = field(default_factory=dict)
+    is_broken: bool = False
+
+    async def create(self, key: str, value: bytes, headers: Mapping[str, str]) -> bool:
+        """Write a result where there is none."""
+        if self.is_broken:
+            raise StorageError("broken by the test")
+        if key in self.entries:
+            return False
+        self.entries[key] = Stored(value, dict(headers))
+        return True
+
+    async def get(self, key: str) -> Stored | None:
+        """Return a result."""
+        if self.is_broken:
+            raise StorageError("broken by the test")
+        return self.entries.get(key)
+
+
+class MemoryDurable:
+    """What the in-memory buses of one test share."""
+
+    def __init__(self) -> None:
+        self.queue = MemoryQueue()
+        self.results = MemoryResults()
+        self.limits: DurableLimits | None = None
+        self.num_ensured = 0
+        self.dead: list[MemoryMessage] = []
+        self._sequences = itertools.count(1)
+        self._ids: set[str] = set()
+
+    async def ensure(self, limits: DurableLimits) -> None:
+        """Take note of the limits."""
+        self.limits = limits
+        self.num_ensured += 1
+
+    async def publish(
+        self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None
+    ) -> int:
+        """Store a message: on the queue, or with the dead letters."""
+        self.queue.check()
+        headers = dict(headers or {})
+        sequence = next(self._sequences)
+        message_id = headers.get(MESSAGE_ID, str(sequence))
+        if message_id in self._ids:
+            return sequence
+        self._ids.add(message_id)
+        message = MemoryMessage(self.queue, subject, payload, headers, sequence)
+        if subject.startswith(SUBMIT.pattern):
+            self.queue.waiting.append(message)
+            self.queue.changed.set()
+        else:
+            self.dead.append(message)
+        return sequence

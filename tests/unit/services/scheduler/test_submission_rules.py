@@ -1,0 +1,43 @@
+"""What becomes of a submission after a try."""
+
+import pytest
+
+from slipstream.services.scheduler.submission_rules import is_same, outcome_of, retry_delay_s
+
+
+@pytest.mark.parametrize(
+    ("code", "num_deliveries", "outcome"),
+    [
+        (None, 1, "end"),
+        (None, 99, "end"),
+        ("cancelled", 1, "end"),
+        ("invalid_request", 1, "bury"),
+        ("model_not_found", 1, "bury"),
+        ("deadline_exceeded", 1, "bury"),
+        ("conflict", 1, "bury"),
+        ("expired", 1, "bury"),
+        ("overloaded", 1, "retry"),
+        ("no_workers", 2, "retry"),
+        ("worker_lost", 2, "retry"),
+        ("lost", 2, "retry"),
+        ("internal_error", 2, "retry"),
+        ("something_new", 2, "retry"),
+        ("worker_lost", 3, "bury"),
+        ("lost", 4, "bury"),
+        ("draining", 1, "retry"),
+        ("draining", 3, "retry"),
+    ],
+)
+def test_outcome(code: str | None, num_deliveries: int, outcome: str) -> None:
+    assert outcome == outcome_of(code, num_deliveries, 3)
+
+
+def test_each_rest_is_twice_the_last_up_to_a_minute() -> None:
+    assert [1, 1, 2, 4, 8, 16, 32, 60, 60] == [retry_delay_s(number) for number in range(9)]
+    assert 60 == retry_delay_s(10**6)
+
+
+def test_a_result_without_a_digest_is_whoevers_asks() -> None:
+    assert is_same(None, "a")
+    assert is_same("a", "a")
+    assert not is_same("b", "a")
