@@ -55,7 +55,7 @@ class Watch:
     @property
     def knows_decode_worker(self) -> bool:
         """Whether anybody could answer a request now."""
-        return bool(self._fleet.views("decode"))
+        return self._fleet.num_open("decode") > 0
 
     async def report(self, report: WorkerReport) -> None:
         """Take a worker's report as the truth about what it holds."""
