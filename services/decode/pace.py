@@ -7,8 +7,10 @@ from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
 from slipstream.shared.worker.step_cost import StepCost, prompts_in, streams_in
 
 # Now and then streams step alone while prompts wait, or nobody would know any more how long that
-# takes.
-_MAX_MIXED_STEPS = 32
+# takes: after a few steps while that is not known well, after more and more when it is. As long as
+# it is believed to be less than it is, prompts are blamed for the rest and get next to no rows.
+_MIN_MIXED_STEPS, _MAX_MIXED_STEPS = 2, 32
+_KNOWN_WELL = 0.25  # of what was expected: an error within it
 
 
 class Pace:
@@ -24,12 +26,13 @@ class Pace:
         self._prompt_step_s = prompt_step_s
         self._cost = StepCost()
         self._num_mixed_steps = 0
+        self._max_num_mixed_steps = _MIN_MIXED_STEPS
 
     def budget(self, streams: Sequence[Part]) -> PromptBudget | None:
         """Return what prompts may take of the next step beside some streams; None for nothing."""
         if not streams:
             return PromptBudget(self._token_budget, TimeBudget(self._prompt_step_s, self._cost))
-        if self._num_mixed_steps >= _MAX_MIXED_STEPS:
+        if self._num_mixed_steps >= self._max_num_mixed_steps:
             return None
         shape = streams_in([part.rows for part in streams])
         left_s = self._cost.of_streams(shape) * (self._stretch - 1)
@@ -41,5 +44,14 @@ class Pace:
         streams = streams_in([part.rows for part in parts if part.is_stream])
         prompts = prompts_in([part.rows for part in parts if not part.is_stream])
         is_mixed = streams.num_rows > 0 and prompts.num_rows > 0
+        if prompts.num_rows == 0:
+            self._compare(self._cost.of_streams(streams), seconds)
         self._num_mixed_steps = self._num_mixed_steps + 1 if is_mixed else 0
         self._cost.learn(streams, prompts, seconds)
+
+    def _compare(self, expected: float, seconds: float) -> None:
+        """Look again soon at what was not foreseen."""
+        if abs(seconds - expected) <= _KNOWN_WELL * expected:
+            self._max_num_mixed_steps = min(2 * self._max_num_mixed_steps, _MAX_MIXED_STEPS)
+        else:
+            self._max_num_mixed_steps = _MIN_MIXED_STEPS

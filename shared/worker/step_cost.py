@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from slipstream.shared.model.runner import SequenceRows
 
-# The part of an error by which the weights are moved. Steps come by the hundred a second.
+# The part of an error by which the weights are moved, at least. Steps come by the hundred a second.
 _LEARNED = 0.25
 # An error counts up to this part of what was expected: a stall of the machine teaches nothing.
 _MAX_SURPRISE = 0.5
+# So many first steps are believed whatever they say: priors are of another machine and model.
+_NUM_BELIEVED = 3
 
 
 class Streams(NamedTuple):
@@ -39,6 +41,7 @@ class LinearCost:
 
     def __init__(self, priors: Sequence[float], scales: Sequence[float]) -> None:
         self.weights = list(priors)
+        self._num_learned = 0
         self._scales = list(scales)
 
     def predict(self, features: Sequence[float]) -> float:
@@ -48,12 +51,16 @@ class LinearCost:
     def learn(self, features: Sequence[float], seconds: float) -> None:
         """Take in what a step took. Weights stay positive: nothing that is computed is free."""
         expected = self.predict(features)
-        limit = _MAX_SURPRISE * expected
-        error = min(max(seconds - expected, -limit), limit)
+        error = seconds - expected
+        if self._num_learned >= _NUM_BELIEVED:
+            limit = _MAX_SURPRISE * expected
+            error = min(max(error, -limit), limit)
+        self._num_learned += 1
+        learned = max(_LEARNED, 1 / self._num_learned)
         scaled = [x / scale for x, scale in zip(features, self._scales, strict=True)]
         length = sum(x * x for x in scaled)
         for idx, (x, scale) in enumerate(zip(scaled, self._scales, strict=True)):
-            moved = self.weights[idx] + _LEARNED * error * x / (length * scale)
+            moved = self.weights[idx] + learned * error * x / (length * scale)
             self.weights[idx] = max(moved, self.weights[idx] / 2)
 
 
