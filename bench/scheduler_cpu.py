@@ -10,6 +10,7 @@ Traces go where OTEL_EXPORTER_OTLP_ENDPOINT says, one in ten of them.
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import time
@@ -19,6 +20,7 @@ from stack import connected, running_stack
 
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import GENERATE
+from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
 from slipstream.shared.messages.generate import Completion, GenerateRequest
 
@@ -73,8 +75,8 @@ async def load(bus: NatsBus, rate: float, num_tokens: int, seconds: float) -> tu
     return len(tasks), num_served
 
 
-async def measure(url: str, options: argparse.Namespace) -> None:
-    """Warm up, load, print."""
+async def measure(url: str, options: argparse.Namespace) -> dict[str, float]:
+    """Warm up, load, print; return the share of a core that each service took, in percent."""
     pids = {role: pid_of(role, url) for role in ("scheduler", "prefill", "decode", "kv", "draft")}
     async with connected(url, "bench-load") as bus:
         await load(bus, options.rate, options.tokens, _WARM_S)
@@ -83,12 +85,13 @@ async def measure(url: str, options: argparse.Namespace) -> None:
         num_asked, num_served = await load(bus, options.rate, options.tokens, options.seconds)
         elapsed_s = time.monotonic() - began
     print(f"{num_served} of {num_asked} served in {elapsed_s:.1f} s")
+    shares = {}
     for role, pid in pids.items():
         taken = cpu_s(pid) - before[role]
-        print(
-            f"{role:<10}{100 * taken / elapsed_s:6.1f} % of a core"
-            f"{1e6 * taken / max(1, num_served):9.0f} us a request"
-        )
+        shares[role] = 100 * taken / elapsed_s
+        per_request = 1e6 * taken / max(1, num_served)
+        print(f"{role:<10}{shares[role]:6.1f} % of a core{per_request:9.0f} us a request")
+    return shares
 
 
 def main() -> None:
@@ -97,13 +100,22 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200, help="a second (default: 200)")
     parser.add_argument("--tokens", type=int, default=100, help="of a prompt (default: 100)")
     parser.add_argument("--seconds", type=float, default=20, help="default: 20")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     os.environ.setdefault("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     os.environ.setdefault("OTEL_TRACES_SAMPLER_ARG", "0.1")
     os.environ["SLIPSTREAM_FAKE_STEP_MS"] = "0.5"
     os.environ["SLIPSTREAM_FAKE_ROW_US"] = "0"
     with running_stack("--engine", "fake", "--test-mode") as url:
-        asyncio.run(measure(url, options))
+        shares = asyncio.run(measure(url, options))
+    if options.json:
+        written = {
+            "unit": "% of a core",
+            "machine": describe_machine(),
+            "settings": {name: getattr(options, name) for name in ("rate", "tokens", "seconds")},
+            "results": shares,
+        }
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

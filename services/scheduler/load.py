@@ -108,7 +108,7 @@ class Load:
         """Return a record that has waited for longer than its class promises."""
         now = time.monotonic()
         for request in self.queue.oldest():
-            if now - request.arrived_at > request.max_wait_s:
+            if now - request.arrived_at > request.max_queue_s:
                 return self._records[request.request_id]
         return None
 
@@ -161,6 +161,7 @@ class Load:
             num_prompt_tokens=num_prompt_tokens,
             num_expected_tokens=num_expected,
             work_s=work_s(num_prompt_tokens, num_expected, self._rates),
+            prefill_s=num_prompt_tokens / self._rates.prompt_tokens_per_s,
             tenant=request.tenant,
             latency_class=request.latency_class,
             priority=request.priority,

@@ -118,8 +118,8 @@ class Watch:
         if now - self._decode_seen_at > NO_WORKER_S:
             await self._refuse_without_workers()
         while (old := self._desk.load.too_old()) is not None:
-            limit_s = CLASSES[old.request.latency_class].max_wait_s
-            message = f"it waited {limit_s:g} s, the longest that its class may"
+            limit_s = CLASSES[old.request.latency_class].ttft_target_s
+            message = f"it waited {limit_s:g} s, by when its class has its first token"
             await self._desk.fail(old, Refusal("overloaded", message, RETRY_AFTER_MS))
 
     def _end_late(self, record: RequestRecord, now: float) -> None:

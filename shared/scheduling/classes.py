@@ -1,4 +1,4 @@
-"""Latency classes: who goes first, how long each may wait, and what it is to be served within."""
+"""Latency classes: who goes first, and within what time its first token is promised."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,10 @@ class LatencyClass:
     rank: int  # the lower goes first
     # Workers order prompts and choose who gives way by one number; a class outweighs any priority.
     job_priority: int
-    max_wait_s: float  # in the queue; whoever would wait longer is refused at the door
+    # Of the first token: who would have it later is refused at the door, who has waited so long in
+    # the queue is refused there.
+    ttft_target_s: float
     aging_s: float  # after so long in the queue its turn comes between those of lower ranks
-    ttft_target_s: float  # what `goodput` is measured by
 
 
 _CLASS_STEP = 1000  # above the range of a request's own priority
@@ -30,25 +31,22 @@ CLASSES: Mapping[LatencyClassName, LatencyClass] = MappingProxyType(
                 name="interactive",
                 rank=0,
                 job_priority=_CLASS_STEP,
-                max_wait_s=5.0,
+                ttft_target_s=2.0,
                 aging_s=1.0,
-                ttft_target_s=1.0,
             ),
             LatencyClass(
                 name="standard",
                 rank=1,
                 job_priority=0,
-                max_wait_s=60.0,
+                ttft_target_s=60.0,
                 aging_s=15.0,
-                ttft_target_s=5.0,
             ),
             LatencyClass(
                 name="batch",
                 rank=2,
                 job_priority=-_CLASS_STEP,
-                max_wait_s=3600.0,
+                ttft_target_s=3600.0,
                 aging_s=60.0,
-                ttft_target_s=600.0,
             ),
         )
     }

@@ -18,6 +18,7 @@ class WaitingRequest:
     num_expected_tokens: int = 0  # of output, by what was seen; never `max_tokens` alone
     num_cached_tokens: int = 0  # of the prompt, where most of it is cached
     work_s: float = 0.0  # of an engine, alone
+    prefill_s: float = 0.0  # of it, for the prompt
     tenant: str = ""
     latency_class: LatencyClassName = DEFAULT_CLASS
     priority: int = 0
@@ -38,9 +39,15 @@ class WaitingRequest:
         return self.num_prompt_tokens + self.num_expected_tokens
 
     @property
+    def max_queue_s(self) -> float:
+        """How long it may have waited, apart from its deadline."""
+        return math.inf if self.is_patient else self.of_class.ttft_target_s
+
+    @property
     def max_wait_s(self) -> float:
-        """How long it may wait, apart from its deadline."""
-        return math.inf if self.is_patient else self.of_class.max_wait_s
+        """How long it may be going to wait, so that its first token comes as its class promises."""
+        # A prompt that takes longer than that by itself is served all the same.
+        return max(self.max_queue_s - self.prefill_s, self.max_queue_s / 2)
 
     @property
     def of_class(self) -> LatencyClass:

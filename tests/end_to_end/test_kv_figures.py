@@ -5,20 +5,16 @@ Bars in milliseconds and shares of a rate have ten times as much room here: neig
 What causes them is tested where it happens.
 """
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from host_network import why_not
 
+from . import figures
+from .figures import ROOM
 from .stack import SLIPSTREAM
 
 _WHY_NOT = why_not()
-_ROOM = 10
-_BENCH = Path(__file__).parents[2] / "bench"
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,39 +26,26 @@ pytestmark = [
 needs_namespaces = pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT))
 
 
-def _figures(tmp_path: Path, *command: str | Path) -> dict[str, Any]:  # Any: JSON
-    path = tmp_path / "figures.json"
-    subprocess.run([*command, "--json", path], check=True, timeout=280)
-    figures: dict[str, Any] = json.loads(path.read_bytes())
-    return figures
-
-
-def _program(tmp_path: Path, name: str, *options: str) -> dict[str, float]:
-    """Return the medians of a program of ours."""
-    results = _figures(tmp_path, sys.executable, _BENCH / name, *options)["results"]
-    return {key: each["median"] for key, each in results.items()}
-
-
 def test_a_cached_prompt_answers_soon_and_a_hand_over_takes_no_time(tmp_path: Path) -> None:
     """A ratio needs no room: both sides of it were slowed down alike."""
     options = ["--prompts", "1500", "--planes", "shared_memory", "--rounds", "5"]
-    figures = _figures(tmp_path, SLIPSTREAM, "bench", "prefix", *options)
-    ((hit,), (hand_over,)) = figures["rows"], figures["handovers"]
+    found = figures.run(tmp_path, SLIPSTREAM, "bench", "prefix", *options)
+    ((hit,), (hand_over,)) = found["rows"], found["handovers"]
 
     assert (1500, 1499) == (hit["prompt_tokens"], hit["cached_tokens"])
     assert hit["ratio"] <= 0.1 or hit["hit_ttft_ms"] <= hit["fresh_ttft_ms"] + 8
-    assert hand_over["beyond_round_trip_ms"] <= _ROOM * 1.0
+    assert hand_over["beyond_round_trip_ms"] <= ROOM * 1.0
 
 
 @needs_namespaces
 def test_blocks_travel_nearly_as_fast_as_bytes(tmp_path: Path) -> None:
-    medians = _program(tmp_path, "transfer.py", "--rounds", "10")
+    medians = figures.medians(tmp_path, "transfer.py", "--rounds", "10")
 
-    assert medians["tcp / plain"] >= 0.6 / _ROOM
+    assert medians["tcp / plain"] >= 0.6 / ROOM
 
 
 @needs_namespaces
 def test_a_transfer_hides_behind_the_prefill(tmp_path: Path) -> None:
-    medians = _program(tmp_path, "two_hosts.py", "--rounds", "5")
+    medians = figures.medians(tmp_path, "two_hosts.py", "--rounds", "5")
 
-    assert medians["both / prefill, slow link"] <= _ROOM * 1.25
+    assert medians["both / prefill, slow link"] <= ROOM * 1.25
