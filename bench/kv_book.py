@@ -24,7 +24,7 @@ from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
-from slipstream.shared.kv.block_hash import BlockHasher
+from slipstream.shared.kv.block_hash import BlockHash, BlockHasher
 from slipstream.shared.kv.layout import BLOCK_SIZE
 from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.messages.common import Message
@@ -45,7 +45,7 @@ from slipstream.shared.messages.packed import PackedInts
 _WORKER, _EPOCH = WorkerId("decode"), 1
 _NUM_GRANTED = 16
 _LEASE_S = 30.0
-_SETTINGS = ("blocks", "tokens", "samples", "own_time")
+_SETTINGS = ("blocks", "tokens", "samples", "own_time", "without_events")
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 Samples = dict[str, list[int]]  # nanoseconds, by the name of what was done
@@ -60,9 +60,11 @@ class FullBook:
     hasher: BlockHasher = field(default_factory=BlockHasher)
     clock: Callable[[], int] = time.perf_counter_ns
     samples: Samples = field(default_factory=lambda: defaultdict(list))
+    is_telling: bool = True  # the index notes what others are to be told
 
     def __post_init__(self) -> None:
-        index = PrefixIndex(self.hasher)
+        self._changes: dict[BlockHash, bool] | None = {} if self.is_telling else None
+        index = PrefixIndex(self.hasher, self._changes)
         generations = array("I", [0] * (self.num_blocks + 1))
         order = make_order("filtered", self.num_blocks)
         pool = BlockPool(self.num_blocks, generations, index, order)
@@ -138,6 +140,8 @@ class FullBook:
         self.release(leased.lease_id, request_id)
         self._write(self.prompt())
         self.grant()
+        if self._changes:
+            self._changes.clear()  # they were told
 
     def _write(self, prompt: PackedInts) -> None:
         leased, request_id = self.lease(prompt, "lease, new")
@@ -162,7 +166,9 @@ def percentile(samples: Sequence[int], percent: float) -> float:
 def measure(options: argparse.Namespace) -> Samples:
     """Take the samples."""
     clock = time.thread_time_ns if options.own_time else time.perf_counter_ns
-    book = FullBook(options.blocks, options.tokens, clock=clock)
+    book = FullBook(
+        options.blocks, options.tokens, clock=clock, is_telling=not options.without_events
+    )
     for _ in range(options.samples):
         book.round()
     problems = book.book.check_integrity()
@@ -180,6 +186,9 @@ def main() -> None:
         "--own-time",
         action="store_true",
         help="leave out what others on the machine take: time of this thread only",
+    )
+    parser.add_argument(
+        "--without-events", action="store_true", help="note nothing that others are told"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()

@@ -11,6 +11,7 @@ import structlog
 
 from slipstream.services.kv_manager.eviction import make_order
 from slipstream.services.kv_manager.host_links import HostLinks
+from slipstream.services.kv_manager.index_events import IndexEvents
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
@@ -26,11 +27,20 @@ from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
 from slipstream.shared.ids import LeaseId, WorkerId, new_host_id
 from slipstream.shared.kv.arena import Arena, old_arenas
-from slipstream.shared.kv.block_hash import BlockHasher
+from slipstream.shared.kv.block_hash import NUM_BITS, BlockHasher
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.kv.transfer.plane import PlaneIdentity
 from slipstream.shared.messages.common import Message
-from slipstream.shared.messages.kv import ArenaWelcome, Audit, Commit, KvRequest, Lease, Match, Pull
+from slipstream.shared.messages.kv import (
+    ArenaWelcome,
+    Audit,
+    Commit,
+    Known,
+    KvRequest,
+    Lease,
+    Match,
+    Pull,
+)
 from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.reporter import new_epoch
 
@@ -50,8 +60,9 @@ class Host:
         self.host_id = arena.host_id
         self.epoch = arena.epoch
         self.layout = layout
-        index = PrefixIndex(BlockHasher(config.block_hash_bits))
         num_blocks = arena.num_blocks - 1
+        self.events = IndexEvents(self.host_id, self.epoch, num_blocks, is_on=_is_telling(config))
+        index = PrefixIndex(BlockHasher(config.block_hash_bits), self.events.changes)
         order = make_order(config.eviction, num_blocks)
         pool = BlockPool(num_blocks, arena.generations, index, order)
         prefixes = PrefixCache(index, layout.block_size, is_on=config.is_prefix_cache_on)
@@ -125,6 +136,8 @@ class Host:
             await self._ask_tier(self.tier, message)
         if isinstance(message, Pull) and message.origin.layout == self.layout.fingerprint:
             return await self.transfers.pull(message)
+        if isinstance(message, Known):
+            return self.events.known(self.book.prefixes.index, message)
         if isinstance(message, Audit):
             return await finish_between_turns(self.verbs.audit(message, time.monotonic()))
         return self.verbs.answer(message, time.monotonic())
@@ -172,6 +185,11 @@ class Host:
     def _worker_gone(self, worker_id: WorkerId, epoch: int) -> None:
         num_blocks = self.book.worker_gone(worker_id, epoch)
         log.info("worker_gone", gone_worker_id=worker_id, num_blocks=num_blocks)
+
+
+def _is_telling(config: KvConfig) -> bool:
+    """Tell whether others are told what is known here; hashes cut short would tell them nothing."""
+    return config.is_prefix_cache_on and config.block_hash_bits == NUM_BITS
 
 
 def _make_arena(config: KvConfig, layout: KvLayout) -> Arena:

@@ -89,10 +89,14 @@ class PrefixIndex:
     Equal tokens below the same parent are the same prefix, whatever the hashes say: a root is
     compared by its keys, every other parent is itself the result of a comparison. Where a run goes
     on, nothing but tokens is compared: only the head of a run is found by its hash (ADR 11).
+
+    `changes` is told of each hash whether it has entered (True) or left last; whoever passes it
+    empties it.
     """
 
-    def __init__(self, hasher: BlockHasher) -> None:
+    def __init__(self, hasher: BlockHasher, changes: dict[BlockHash, bool] | None = None) -> None:
         self._hasher = hasher
+        self._changes = changes
         self._heads: dict[BlockHash, list[IndexedBlock]] = {}
         self._by_block: dict[int, IndexedBlock] = {}
         self.num_removed = 0
@@ -179,6 +183,8 @@ class PrefixIndex:
         head.run.tokens += tokens
         self._by_block[block_id] = head
         self._heads.setdefault(block_hash, []).append(head)
+        if self._changes is not None:
+            self._changes[block_hash] = True
         if isinstance(parent, IndexedBlock):
             parent.branches = parent.branches or set()
             parent.branches.add(head)
@@ -186,15 +192,22 @@ class PrefixIndex:
 
     def remove(self, block_id: int) -> list[int]:
         """Forget a block and all that hang below it; return their ids."""
-        removed = []
+        removed, changes = [], self._changes
         waiting = [self._by_block[block_id]]
         while waiting:
             for block in self._cut(waiting.pop()):
                 del self._by_block[block.block_id]
                 removed.append(block.block_id)
+                if changes is not None:
+                    changes[block.block_hash] = False
                 waiting += block.branches or ()
         self.num_removed += len(removed)
         return removed
+
+    def hashes(self, first_block_id: int, end_block_id: int) -> list[BlockHash]:
+        """Return the hashes of the blocks whose ids lie in a range."""
+        found = map(self._by_block.get, range(first_block_id, end_block_id))
+        return [block.block_hash for block in found if block is not None]
 
     def hash_of(self, block_id: int) -> BlockHash:
         """Return the hash of a block's content and all before it."""
@@ -277,6 +290,7 @@ class PrefixIndex:
     def _append(self, last: IndexedBlock, pairs: Iterable[tuple[int, bytes]]) -> IndexedBlock:
         """Add blocks behind the last one of a run."""
         run, hash_child, by_block = last.run, self._hasher.child, self._by_block
+        changes = self._changes
         for block_id, tokens in pairs:
             assert block_id not in by_block, f"block {block_id} is indexed already"
             assert len(tokens) == run.num_bytes, f"{len(tokens)} bytes, not {run.num_bytes}"
@@ -285,6 +299,8 @@ class PrefixIndex:
             by_block[block_id] = last
             run.blocks.append(last)
             run.tokens += tokens
+            if changes is not None:
+                changes[block_hash] = True
         return last
 
     def _cut(self, block: IndexedBlock) -> "list[IndexedBlock]":

@@ -66,6 +66,7 @@ class KvService:
         self._reporter = Reporter(self._bus, record, ReportBook(), lambda: pool.num_available)
         await self._reporter.start()
         loops = [host.sweep_loop(), Reclaimer(self._bus, host.book.pressure).run()]
+        loops.append(host.events.loop(self._bus))
         if host.tier is not None:
             loops.append(host.tier.spill_loop())
         self._tasks = [asyncio.create_task(loop) for loop in loops]

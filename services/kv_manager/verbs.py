@@ -15,6 +15,7 @@ from slipstream.shared.messages.kv import (
     Audited,
     Commit,
     Grant,
+    Known,
     KvRefused,
     KvRequest,
     Lease,
@@ -57,8 +58,8 @@ class KvVerbs:
                 return self._book.release(message, now)
             case Grant():
                 return self._book.grant(message, now)
-            case Audit() | Pull():
-                raise AssertionError("what takes its time is answered by the host")
+            case Audit() | Pull() | Known():
+                raise AssertionError("the host answers these")
             case _:
                 assert_never(message)
 

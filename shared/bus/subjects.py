@@ -18,6 +18,8 @@ from slipstream.shared.messages.kv import (
     Committed,
     Grant,
     Granted,
+    Known,
+    KnownBlocks,
     KvRefused,
     KvRequest,
     Lease,
@@ -120,6 +122,7 @@ KV_VERBS: dict[type, tuple[str, Any]] = {  # Any: a union is no type for the che
     Grant: ("grant", Granted | KvRefused | Failed),
     Pull: ("pull", Pulled | KvRefused | Failed),
     Audit: ("audit", Audited | KvRefused | Failed),
+    Known: ("known", KnownBlocks | KvRefused | Failed),
 }
 
 MANAGER_VERBS = tuple(verb for verb, _ in KV_VERBS.values())

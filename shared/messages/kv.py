@@ -341,7 +341,27 @@ class Audited(Message, frozen=True, tag="audited"):
     num_reserved: int = 0  # of the free or cached: promised to prompts that are being computed
 
 
-KvRequest = Match | Lease | Commit | Adopt | Renew | Release | Grant | Pull | Audit
+class Known(Message, frozen=True, tag="known"):
+    """Ask which blocks a host's prefix index holds, of a range of block ids at a time."""
+
+    first_block_id: int = 1
+
+
+class KnownBlocks(Message, frozen=True, tag="known_blocks"):
+    """
+    Hashes of blocks, 16 bytes each in one piece, as they were after the event of that number.
+
+    The next range begins at `next_block_id`; none does after the last.
+    """
+
+    host_id: HostId
+    epoch: int
+    number: int
+    hashes: bytes = b""
+    next_block_id: int | None = None
+
+
+KvRequest = Match | Lease | Commit | Adopt | Renew | Release | Grant | Pull | Audit | Known
 
 
 class ArenaHello(Message, frozen=True, tag="arena_hello"):

@@ -95,7 +95,11 @@ class LeaderRecord(Message, frozen=True, tag="leader_record"):
 
 
 class KvEvent(msgspec.Struct, frozen=True, array_like=True, tag="kv_event"):
-    """Blocks that entered or left a host's prefix index; numbered per (host, epoch)."""
+    """
+    Hashes of blocks that entered or left a host's prefix index; numbered per (host, epoch) from 1.
+
+    One without any says which number is the last. Who misses a number asks for all (`Known`).
+    """
 
     host_id: HostId
     epoch: int

@@ -11,6 +11,7 @@ import structlog
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.subjects import REPORT
 from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.kv.kv_class import KvClass
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
@@ -92,7 +93,7 @@ class Reporter:
             is_draining=record.is_draining,
             held=held,
             ended=ended,
-            kv_class=f"{record.model_fingerprint}|{record.layout}|{record.numerics}",
+            kv_class=str(KvClass(record.model_fingerprint, record.layout, record.numerics)),
             prompt_tokens_per_s=self._speeds.prompts.tokens_per_s,
             pulled_tokens_per_s=self._speeds.pulls.tokens_per_s,
         )

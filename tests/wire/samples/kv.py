@@ -17,6 +17,8 @@ from slipstream.shared.messages.kv import (
     Committed,
     Grant,
     Granted,
+    Known,
+    KnownBlocks,
     KvRefused,
     Lease,
     Leased,
@@ -195,6 +197,11 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             num_reserved=2,
         ),
         Audited(**BOOKS),
+    ),
+    "known": (Known(2_001), Known()),
+    "known_blocks": (
+        KnownBlocks(HOST, 1_234, 5, b"\x00\xff" * 8 + b"\x01" * 16, 4_001),
+        KnownBlocks(HOST, 1_234, 0),
     ),
     "arena_hello": (ArenaHello(DECODE_WORKER, 11, 4_321), ArenaHello(DECODE_WORKER, 0, 1)),
     "arena_welcome": (
