@@ -4,8 +4,8 @@ Measure a flood: ten times more requests than can be served, and what is left of
     python bench/flood.py --engine fake --seconds 60 --json flood.json
 
 Interactive requests come at ten times the rate that a closed loop reaches. Bars: the scheduler's
-memory stays bounded, refusals are fast, whoever is let in has its first token as its class promises,
-and five seconds after the flood first tokens come as they did before it.
+memory stays bounded, refusals are fast, whoever is let in has its first token as its class
+promises, and five seconds after the flood first tokens come as they did before it.
 """
 
 import argparse
@@ -148,9 +148,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     is_fake = options.engine == "fake"
-    maker = RequestMaker(
-        SyntheticShapes(Lengths(128, 32), 0.5, 1), 259 if is_fake else 40_000, 1, {}, {}
-    )
+    shapes = SyntheticShapes(Lengths(128, 32), 0.5, 1)
+    maker = RequestMaker(shapes, 259 if is_fake else 40_000, 1, {}, {})
     common = ["--engine", options.engine, "--format", options.format]
     if is_fake:
         common.append("--test-mode")

@@ -168,7 +168,7 @@ class _Run:
         )
 
     def _deadline_ms(self) -> int | None:
-        """Return a deadline for runs that outlast the default one: naming any waives the class's."""
+        """Return a deadline for runs longer than the default one: any waives the class's own."""
         needed_ms = round(self._load.give_up_s * 1000) + 1000
         return min(_MAX_DEADLINE_MS, needed_ms) if needed_ms > _DEFAULT_DEADLINE_MS else None
 

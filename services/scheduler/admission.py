@@ -29,6 +29,7 @@ from slipstream.shared.messages.submission import MAX_KEY_CHARACTERS
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.tokenizer import Tokenizer
 from slipstream.shared.scheduling.classes import DEFAULT_CLASS
+from slipstream.shared.scheduling.prompt_hashes import PromptHashes
 
 log = structlog.get_logger()
 
@@ -49,6 +50,7 @@ class AdmittedRequest:
     cache_salt: str
     allow_other_numerics: bool
     num_bytes: int
+    hashes: PromptHashes  # of its prompt; all of its choices have these
     num_choices: int = 1
     latency_class: LatencyClassName = DEFAULT_CLASS
     is_patient: bool = False  # the client itself has set the deadline
@@ -123,6 +125,7 @@ class Admission:
             cache_salt=request.cache_salt or "",
             allow_other_numerics=bool(request.allow_other_numerics),
             num_bytes=num_bytes,
+            hashes=PromptHashes(token_ids, request.cache_salt or ""),
             num_choices=request.n or 1,
             latency_class=request.latency_class or DEFAULT_CLASS,
             is_patient=request.deadline_ms is not None,

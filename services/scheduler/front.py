@@ -14,6 +14,7 @@ from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.interest_watch import InterestWatch
 from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
+from slipstream.services.scheduler.prefix_watch import PrefixWatch
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
@@ -61,6 +62,7 @@ class Front:
         self.desk = desk
         self.watch = watch
         self.interest = InterestWatch(bus, answers, desk.records, desk.cancel)
+        self._prefixes = PrefixWatch(bus, desk.load.prefixes, desk.run, metrics.asked_for_prefixes)
         self.is_draining = False
         self._bus = bus
         self._tracer = tracer
@@ -75,6 +77,7 @@ class Front:
         """Listen for what comes back to us."""
         await self._choices.start()
         await self.interest.start()
+        await self._prefixes.start()
 
     async def cancel(self, message: Cancel) -> Cancelled:
         """End a request with all of its choices. Idempotent."""

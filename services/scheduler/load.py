@@ -1,20 +1,22 @@
 """What waits and what could run it: the planner, fed by records, reports and endings."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from slipstream.services.scheduler.admission import AdmittedRequest
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.config import SchedulerConfig
-from slipstream.shared.ids import RequestId
+from slipstream.shared.ids import HostId, RequestId
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.reports import EndedSequence, WorkerReport
 from slipstream.shared.scheduling.classes import DEFAULT_CLASS
 from slipstream.shared.scheduling.door import TooLate, judge
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.placed import Placement
-from slipstream.shared.scheduling.placement import PlacementRules
+from slipstream.shared.scheduling.placement import NO_CACHE, PlacementRules
 from slipstream.shared.scheduling.planner import Planner
+from slipstream.shared.scheduling.prefix_map import PrefixMap
 from slipstream.shared.scheduling.queue import WaitingQueue
 from slipstream.shared.scheduling.wait_estimate import WaitEstimate
 from slipstream.shared.scheduling.waiting import WaitingRequest
@@ -47,6 +49,7 @@ class Load:
             min_num_remote_tokens=config.min_num_remote_tokens,
             num_reserved_seats=config.num_reserved_seats,
         )
+        self.prefixes = PrefixMap()
         self._planner = Planner(self.queue, fleet, rules)
         self._estimate = WaitEstimate()
         self._lengths = OutputLengths()
@@ -86,7 +89,11 @@ class Load:
     def next(self) -> Next | None:
         """Take the next record that has somewhere to go."""
         now = time.monotonic()
-        planned = self._planner.next(now, lambda request_id: self._records[request_id].avoid)
+        planned = self._planner.next(
+            now,
+            lambda request_id: self._records[request_id].avoid,
+            lambda request_id: self._cached(self._records[request_id].request),
+        )
         if planned is None:
             return None
         self._estimate.took(planned.request.work_s, now)
@@ -138,6 +145,12 @@ class Load:
         if report.prompt_tokens_per_s > 0:
             self._rates = replace(self._rates, prompt_tokens_per_s=report.prompt_tokens_per_s)
 
+    def _cached(self, request: AdmittedRequest) -> Mapping[HostId, int]:
+        """Return how many tokens of a prompt each host holds, where it holds any."""
+        if request.sampling.num_prompt_logprobs is not None:
+            return NO_CACHE  # all of it is computed
+        return self.prefixes.num_cached_tokens(request.hashes, self.fleet.kv_class)
+
     def _looked(self, now: float) -> None:
         # Without a worker the queue stands still, and that says nothing of how fast it moves.
         is_moving = bool(len(self.queue) and self.fleet.num_open("decode"))
@@ -152,6 +165,7 @@ class Load:
         self, request: AdmittedRequest, arrived_at: float, deadline_at: float | None
     ) -> WaitingRequest:
         sampling, num_prompt_tokens = request.sampling, len(request.prompt_token_ids)
+        num_cached = max(self._cached(request).values(), default=0)
         num_expected = self._lengths.expect(
             request.tenant, request.latency_class, sampling.max_tokens
         )
@@ -160,8 +174,9 @@ class Load:
             arrived_at=arrived_at,
             num_prompt_tokens=num_prompt_tokens,
             num_expected_tokens=num_expected,
-            work_s=work_s(num_prompt_tokens, num_expected, self._rates),
-            prefill_s=num_prompt_tokens / self._rates.prompt_tokens_per_s,
+            num_cached_tokens=num_cached,
+            work_s=work_s(num_prompt_tokens - num_cached, num_expected, self._rates),
+            prefill_s=(num_prompt_tokens - num_cached) / self._rates.prompt_tokens_per_s,
             tenant=request.tenant,
             latency_class=request.latency_class,
             priority=request.priority,

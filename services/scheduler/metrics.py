@@ -1,9 +1,10 @@
 """What the scheduler counts, and what it shows of its desk."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from slipstream.services.scheduler.records import RequestRecord
+from slipstream.shared.ids import HostId
 from slipstream.shared.messages.common import Phase
 from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.telemetry import names
@@ -22,6 +23,7 @@ class SchedulerMetrics:
         self._refused = meter.counter(names.METRIC_REFUSED)
         self._failed = meter.counter(names.METRIC_FAILED)
         self._late = meter.counter(names.METRIC_LATE_COMPLETIONS)
+        self._prefix_resyncs = meter.counter(names.METRIC_PREFIX_RESYNCS)
 
     def began(self, queue_s: float) -> None:
         """Count a request's first placement."""
@@ -42,6 +44,17 @@ class SchedulerMetrics:
     def was_late(self) -> None:
         """Count a report of an ending that no longer matters."""
         self._late.add()
+
+    def asked_for_prefixes(self) -> None:
+        """Count a question to a host for all the blocks it knows."""
+        self._prefix_resyncs.add()
+
+    def watch_prefixes(self, num_blocks: Callable[[], Mapping[HostId, int]]) -> None:
+        """Show how many blocks are known of each host."""
+        self._meter.watch(
+            names.METRIC_KNOWN_BLOCKS,
+            lambda: {(host_id,): number for host_id, number in num_blocks().items()},
+        )
 
     def watch(self, records: Callable[[], Iterable[RequestRecord]]) -> None:
         """Show the requests that are held, by state, and how long the oldest has waited."""

@@ -55,6 +55,7 @@ class SchedulerService:
         front = await open_front(self._config, self._bus, self._tracer, self._metrics)
         self._front = front
         self._metrics.watch(front.desk.records.values)
+        self._metrics.watch_prefixes(front.desk.load.prefixes.num_blocks)
         await front.start()
         await serve(self._bus, REPORT.wildcard, REPORT, self._report)
         # Before the first request: who is not known yet can't be given one.

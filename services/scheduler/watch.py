@@ -162,6 +162,9 @@ class Watch:
     def _bury(self, worker_id: WorkerId) -> None:
         if worker_id not in self._fleet.silent(time.monotonic()):
             return  # it reported while we waited for its answer
+        host_id = self._fleet.host_id(worker_id)
+        if host_id is not None and self._fleet.role(worker_id) == "kv":
+            self._desk.load.prefixes.forget(host_id)
         self._fleet.remove(worker_id)
         refusal = Refusal("worker_lost", f"worker {worker_id} is gone")
         for record in self._desk.held_by(worker_id):

@@ -96,6 +96,17 @@ class Fleet:
         known = self._workers.get(worker_id)
         return known.report.role if known is not None else None
 
+    def host_id(self, worker_id: WorkerId) -> HostId | None:
+        """Return a known worker's host, where it has one."""
+        known = self._workers.get(worker_id)
+        return known.report.host_id if known is not None else None
+
+    def kv_class(self, host_id: HostId) -> str:
+        """Return the class of KV that decode workers of a host take, as long as one takes work."""
+        loads = self._loads.get(("decode", host_id))
+        worker_id = loads.any() if loads is not None else None
+        return self._workers[worker_id].report.kv_class if worker_id is not None else ""
+
     def assign(
         self, request_id: RequestId, placement: Placement, num_prompt_tokens: int, rank: int = 0
     ) -> None:

@@ -33,6 +33,10 @@ class LoadIndex:
         """Return all workers, in no order."""
         return list(self._loads)
 
+    def any(self) -> WorkerId | None:
+        """Return some worker, the longest here; None without any."""
+        return next(iter(self._loads), None)
+
     def least(self, max_num: int) -> list[WorkerId]:
         """Return up to so many workers, the least busy first."""
         taken: dict[WorkerId, float] = {}

@@ -353,6 +353,20 @@ METRIC_KV_RESTORED_BLOCKS: Final = Metric(
     "blocks",
     "Blocks that came back from the file of the second tier.",
 )
+METRIC_KNOWN_BLOCKS: Final = Metric(
+    "gauge",
+    "slipstream_known_blocks",
+    "blocks",
+    "Blocks of each host's prefix cache that the scheduler knows of.",
+    ("host_id",),
+)
+METRIC_PREFIX_RESYNCS: Final = Metric(
+    "counter",
+    "slipstream_prefix_resyncs_total",
+    "questions",
+    "Times that the scheduler asked a host for all the blocks it knows: events were missed, or it"
+    " came late.",
+)
 METRIC_KV_LEASES: Final = Metric("gauge", "slipstream_kv_leases", "leases", "Leases alive.")
 METRIC_KV_LEASE_AGE: Final = Metric(
     "gauge",

@@ -23,6 +23,7 @@ from slipstream.shared.messages.reports import (
     WorkerReport,
 )
 from slipstream.shared.messages.sampling import SamplingParameters
+from slipstream.shared.scheduling.prompt_hashes import PromptHashes
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.deadline import Deadline
 
@@ -55,9 +56,11 @@ def make_record(
         "allow_other_numerics": False,
         "num_bytes": num_bytes,
     }
+    admitted |= fields
+    hashes = PromptHashes(admitted["prompt_token_ids"], admitted["cache_salt"])
     return RequestRecord(
         request_id=RequestId(request),
-        request=AdmittedRequest(**(admitted | fields)),
+        request=AdmittedRequest(**admitted, hashes=hashes),
         reply=ReplyTarget(INBOX, is_streamed=is_streamed),
         root=Tracer().start("root"),
         deadline=Deadline.from_ms(deadline_ms),

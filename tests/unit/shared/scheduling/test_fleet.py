@@ -163,3 +163,14 @@ def test_the_least_busy_is_that_of_a_full_search(steps: list[tuple[str, int, str
     for name in placed:
         fleet.unassign(RequestId(name))
     assert is_empty(fleet)
+
+
+def test_the_class_of_kv_of_a_host_is_that_of_a_decode_worker_that_takes_work() -> None:
+    fleet = fleet_of(
+        report("k", "kv"), report("p", "prefill", kv_class="other"), report("d", kv_class="one")
+    )
+    assert ("one", "") == (fleet.kv_class(HOST), fleet.kv_class(HostId("elsewhere")))
+    assert (HOST, None) == (fleet.host_id(WorkerId("k")), fleet.host_id(WorkerId("nobody")))
+    fleet.saw(report("d", number=2, kv_class="one", is_draining=True), 0.0)
+
+    assert "" == fleet.kv_class(HOST)
