@@ -13,6 +13,7 @@ from slipstream.services.cli.result_command import result
 from slipstream.services.cli.role_commands import add_role_commands
 from slipstream.services.cli.roofline_command import roofline
 from slipstream.services.cli.run_command import run
+from slipstream.services.cli.simulate_command import simulate
 from slipstream.services.cli.submit_command import submit
 from slipstream.services.cli.up_command import up
 from slipstream.services.cli.usage import UsageError
@@ -52,6 +53,7 @@ app.command()(workers)
 app.command()(drain)
 app.command("eval")(evaluate)
 app.command()(roofline)
+app.command()(simulate)
 app.add_typer(bench_app, name="bench")
 app.add_typer(model_app, name="model")
 add_role_commands(app)

@@ -12,6 +12,7 @@ from slipstream.shared.model.runner import SequenceRows
 from slipstream.shared.model.sampling import SampledToken, raw_logprobs
 from slipstream.shared.worker.chunks import PromptBudget, Waiting, share
 from slipstream.shared.worker.report_book import Attempt
+from slipstream.shared.worker.step_cost import Prompts, Streams, prompts_in, streams_in
 
 # A row of logits takes 200 kB with a vocabulary of 50,000.
 _MAX_SCORED_ROWS = 64
@@ -48,7 +49,7 @@ class Part:
 
 
 # What the streams of a step leave for prompts; None: nothing.
-Budget = Callable[[Sequence[Part]], PromptBudget | None]
+Budget = Callable[[Streams], PromptBudget | None]
 
 
 def plan(
@@ -62,7 +63,7 @@ def plan(
     decoding = [sequence for sequence in ready if sequence.num_pending_tokens == 1]
     prompts = [sequence for sequence in ready if sequence.num_pending_tokens > 1]
     parts = [_decode_part(each, proposals.get(each.attempt, ()), block_size) for each in decoding]
-    left = budget(parts) if prompts else None
+    left = budget(shape_of(parts)[0]) if prompts else None
     if left is None:
         return parts
     waiting = [
@@ -73,6 +74,14 @@ def plan(
         for sequence, num_rows in zip(prompts, share(waiting, left), strict=True)
         if num_rows > 0
     ]
+
+
+def shape_of(parts: Sequence[Part]) -> tuple[Streams, Prompts]:
+    """Return what a step costs by: the rows of its streams, and those of its prompts."""
+    return (
+        streams_in([part.rows for part in parts if part.is_stream]),
+        prompts_in([part.rows for part in parts if not part.is_stream]),
+    )
 
 
 def max_num_drafts(sequence: DecodeSequence, limit: int) -> int:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipstream.services.decode import batch, intake
-from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.config import DecodeConfig
 from slipstream.shared.ids import HostId, RequestId
@@ -29,6 +28,7 @@ from slipstream.shared.model.sampling import Sampler
 from slipstream.shared.model.vocabulary import open_vocabulary
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.model_source import open_model
+from slipstream.shared.worker.pace import Pace
 from slipstream.shared.worker.runner_source import open_runner
 
 _HOST_ID = HostId("in-process")
@@ -88,7 +88,7 @@ class InProcessEngine:
         parts = batch.plan(self._running, {}, self._pace.budget, self._block_size)
         started = time.perf_counter()
         batch.sample(parts, self._runner.forward([part.rows for part in parts]))
-        self._pace.saw(parts, time.perf_counter() - started)
+        self._pace.saw(*batch.shape_of(parts), time.perf_counter() - started)
         for part in parts:
             part.sequence.error = part.error
             if part.error is None:

@@ -9,7 +9,6 @@ from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.jobs import DecodeJobs
 from slipstream.services.decode.metrics import DecodeMetrics
-from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.steps import DecodeSteps
 from slipstream.shared.bus.bus import Bus
@@ -21,6 +20,7 @@ from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.draining import Draining
 from slipstream.shared.worker.host import WorkerHost
+from slipstream.shared.worker.pace import Pace
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.reporter import Reporter
 

@@ -7,11 +7,10 @@ from typing import Protocol
 
 import structlog
 
-from slipstream.services.decode.batch import Part, Proposals, apply, plan, sample
+from slipstream.services.decode.batch import Part, Proposals, apply, plan, sample, shape_of
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.metrics import DecodeMetrics
-from slipstream.services.decode.pace import Pace
 from slipstream.services.decode.preemption import may_ask, num_spare, rank, victim
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.messages.kv import Reclaim, Reclaimed
@@ -19,6 +18,7 @@ from slipstream.shared.telemetry.logging import request_fields
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
+from slipstream.shared.worker.pace import Pace
 from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
@@ -154,10 +154,9 @@ class DecodeSteps:
             return
         started = time.perf_counter()
         sample(sound, self._host.engine.forward([part.rows for part in sound]))
-        seconds = time.perf_counter() - started
-        self._pace.saw(sound, seconds)
-        num_prompt_rows = sum(part.rows.num_rows for part in sound if not part.is_stream)
-        self._host.speeds.prompts.saw(num_prompt_rows, seconds)
+        (streams, prompts), seconds = shape_of(sound), time.perf_counter() - started
+        self._pace.saw(streams, prompts, seconds)
+        self._host.speeds.prompts.saw(prompts.num_rows, seconds)
         for part in sound:
             # Whoever stood still inside the step may have read what others wrote meanwhile.
             part.error = part.error or self._loss(part)

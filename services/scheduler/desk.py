@@ -176,8 +176,8 @@ class Desk:
             return  # it was told before, by another way
         if refusal.code not in _NOBODYS_FAULT:
             record.num_failures += 1
-        if worker_id is not None:
-            record.avoid.add(worker_id)
+            if worker_id is not None:
+                record.avoid.add(worker_id)
         has_shown_tokens = bool(record.token_ids) and record.request.is_streamed
         if record.is_cancelled:
             refusal = Refusal("cancelled", "the request was cancelled")

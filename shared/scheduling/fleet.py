@@ -40,6 +40,7 @@ class Fleet:
         self._assigned: Counter[WorkerId] = Counter()
         self._windows: dict[WorkerId, PromptWindow] = {}
         self._empty_window = PromptWindow(window_tokens)
+        self._views: dict[WorkerId, WorkerView] = {}  # until something changes
         self._pools: dict[HostId, WorkerReport] = {}
         self._num_blocks: Counter[int] = Counter()  # sizes of pools, as workers tell them
         # How busy those are that take work: by role, and by role and host.
@@ -78,6 +79,7 @@ class Fleet:
         known = self._workers.pop(worker_id, None)
         if known is None:
             return
+        self._views.pop(worker_id, None)
         self._forget(known.report, is_moving=True)
         if known.report.role == "kv" and known.report.host_id is not None:
             self._pools.pop(known.report.host_id, None)
@@ -147,6 +149,11 @@ class Fleet:
             if worker.is_suspect or now - worker.seen_at > SILENT_AFTER_S
         ]
 
+    def is_open(self, worker_id: WorkerId) -> bool:
+        """Tell whether a decode worker takes work."""
+        known = self._workers.get(worker_id)
+        return known is not None and known.report.role == "decode" and known.is_open
+
     def num_open(self, role: Role, host_id: HostId | None = None) -> int:
         """Return how many workers of a role, or of those on one host, take work."""
         loads = self._loads.get((role, host_id))
@@ -161,6 +168,12 @@ class Fleet:
 
     def view(self, worker_id: WorkerId) -> WorkerView:
         """Return what placement needs to know of a known worker."""
+        known = self._views.get(worker_id)
+        if known is None:
+            known = self._views[worker_id] = self._view(worker_id)
+        return known
+
+    def _view(self, worker_id: WorkerId) -> WorkerView:
         report = self._workers[worker_id].report
         assert report.host_id is not None, "only those on a host take work"
         pool = self._pools.get(report.host_id)
@@ -205,6 +218,7 @@ class Fleet:
 
     def _weigh(self, worker_id: WorkerId) -> None:
         """Keep a worker where it belongs among those that take work."""
+        self._views.pop(worker_id, None)
         worker = self._workers.get(worker_id)
         if worker is None:
             return

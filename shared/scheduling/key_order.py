@@ -16,7 +16,7 @@ KeyPolicy = Literal["fcfs", "priority", "sjf", "deadline"]
 PRIORITY_S = 10.0
 # A second of work counts like so many of waiting: a long request passes the short ones that come
 # after it has waited that many times the difference.
-WORK_AGING = 10.0
+WORK_AGING = 30.0
 
 _MIN_COMPACTED = 64
 

@@ -1,14 +1,14 @@
 """What placement knows of a worker, and what it decides. Pure data."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from slipstream.shared.ids import HostId, WorkerId
 from slipstream.shared.messages.common import Route
 from slipstream.shared.scheduling.prompt_window import PromptWindow
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerView:
+class WorkerView(NamedTuple):
     """A worker that takes work."""
 
     worker_id: WorkerId
@@ -18,7 +18,7 @@ class WorkerView:
     num_free_blocks: int = 0
     kv_class: str = ""  # what its KV is good for
     load: float = 0.0  # 1: as much as it can do at a time
-    window: PromptWindow = field(default_factory=lambda: PromptWindow(1))
+    window: PromptWindow = PromptWindow(1)
     prompt_tokens_per_s: float = 0.0  # measured; 0: not yet
     pulled_tokens_per_s: float = 0.0  # from other hosts; measured, or 0
 

@@ -11,6 +11,7 @@ from slipstream.shared.scheduling.placed import Placement, WorkerView
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
 _NUM_LOOKED_AT = 8
+_NUM_HOSTS = 4  # those of the least busy prefill workers
 # A worker as busy as it can be counts like so many seconds of computing: prefixes are worth a
 # detour, not a queue.
 _LOAD_S = 0.5
@@ -53,9 +54,13 @@ def choose(
     `cached` says how many tokens of the prompt each host holds, where it holds any. Workers in
     `avoid` (they failed this request) are taken only if there is no other.
     """
-    seated = _seated(fleet, rules.num_reserved_seats if request.of_class.rank > 0 else 0, cached)
-    ranked = sorted(seated, key=lambda each: _cost(request, fleet, each, avoid, cached))
-    for decode in ranked:
+    num_reserved = rules.num_reserved_seats if request.of_class.rank > 0 else 0
+    seated = _seated(fleet, num_reserved, cached)
+    others = [each for each in seated if each.worker_id not in avoid]
+    # Whoever failed it is asked again only where nobody else will ever be free.
+    if not others and _is_any_other_open(fleet, avoid):
+        return None
+    for decode in sorted(others or seated, key=lambda each: _cost(request, fleet, each, cached)):
         num_uncached = max(1, request.num_prompt_tokens - cached.get(decode.host_id, 0))
         way = _way(request, fleet, rules, decode, num_uncached, avoid)
         if way is not None:
@@ -71,31 +76,34 @@ def choose(
 
 
 def _seated(fleet: Fleet, num_reserved: int, cached: Mapping[HostId, int]) -> list[WorkerView]:
-    """Return the decode workers worth a look: the least busy, and those where a prefix is."""
-    found = {
-        each.worker_id: each
-        for each in fleet.least_busy("decode", max_num=_NUM_LOOKED_AT)
-        if each.num_free_seats > num_reserved
-    }
-    for host_id in cached:
-        for each in fleet.least_busy("decode", host_id):
-            if each.num_free_seats > num_reserved:
-                found[each.worker_id] = each
-    return list(found.values())
+    """
+    Return the decode workers worth a look, by their seats.
+
+    The least busy, and those of hosts where a prefix is or where prompts are computed soonest.
+    """
+    found = fleet.least_busy("decode", max_num=_NUM_LOOKED_AT)
+    if fleet.num_open("decode") > len(found):
+        hosts = {*cached, *(each.host_id for each in fleet.least_busy("prefill", None, _NUM_HOSTS))}
+        found += (each for host_id in hosts for each in fleet.least_busy("decode", host_id))
+    by_name = {each.worker_id: each for each in found}
+    return [each for each in by_name.values() if each.num_free_seats > num_reserved]
+
+
+def _is_any_other_open(fleet: Fleet, avoid: AbstractSet[WorkerId]) -> bool:
+    return fleet.num_open("decode") > sum(map(fleet.is_open, avoid))
 
 
 def _cost(
     request: WaitingRequest,
     fleet: Fleet,
     decode: WorkerView,
-    avoid: AbstractSet[WorkerId],
     cached: Mapping[HostId, int],
-) -> tuple[bool, float, WorkerId]:
-    """Return what a decode worker costs: those that failed the request last, then by seconds."""
+) -> tuple[float, WorkerId]:
+    """Return what a decode worker costs, in seconds."""
     num_uncached = request.num_prompt_tokens - cached.get(decode.host_id, 0)
     prefill = next(iter(fleet.least_busy("prefill", decode.host_id)), decode)
     seconds = num_uncached / _rate(prefill) + _LOAD_S * (decode.load + prefill.load)
-    return (decode.worker_id in avoid, seconds, decode.worker_id)
+    return (seconds, decode.worker_id)
 
 
 def _way(

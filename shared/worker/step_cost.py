@@ -64,18 +64,29 @@ class LinearCost:
             self.weights[idx] = max(moved, self.weights[idx] / 2)
 
 
+class Priors(NamedTuple):
+    """Seconds before any step was seen; the defaults are a small model's on two cores."""
+
+    streams: tuple[float, float, float] = (5e-3, 2e-4, 5e-7)  # a step, a row, a token of context
+    beside: tuple[float, float] = (1.3e-4, 1.3e-7)  # a row, a pair
+    alone: tuple[float, float, float] = (5e-3, 1.3e-4, 1.3e-7)  # a step, a row, a pair
+
+
+PRIORS = Priors()
+
+
 class StepCost:
     """
     The cost of streams, and of prompts that come on top of them or are alone.
 
     Streams are learned from steps without prompts, so that a change of the one is never taken for
-    a change of the other. Priors are a small model's on two cores.
+    a change of the other.
     """
 
-    def __init__(self) -> None:
-        self._streams = LinearCost((5e-3, 2e-4, 5e-7), (1, 32, 16_384))
-        self._beside = LinearCost((1.3e-4, 1.3e-7), (128, 131_072))
-        self._alone = LinearCost((5e-3, 1.3e-4, 1.3e-7), (1, 512, 524_288))
+    def __init__(self, priors: Priors = PRIORS) -> None:
+        self._streams = LinearCost(priors.streams, (1, 32, 16_384))
+        self._beside = LinearCost(priors.beside, (128, 131_072))
+        self._alone = LinearCost(priors.alone, (1, 512, 524_288))
 
     def of_streams(self, streams: Streams) -> float:
         """Return how long a step of streams alone will last."""

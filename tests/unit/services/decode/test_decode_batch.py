@@ -34,7 +34,7 @@ def continuation(token_ids: Sequence[int], num_tokens: int) -> list[int]:
 def rows_alone(num_rows: int) -> Budget:
     """A budget of rows, whatever they take."""
     return lambda streams: PromptBudget(
-        max(num_rows - sum(part.rows.num_rows for part in streams), 1), is_alone=not streams
+        max(num_rows - streams.num_rows, 1), is_alone=not streams.num_rows
     )
 
 

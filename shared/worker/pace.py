@@ -1,10 +1,7 @@
 """What a step may spend on prompts while streams run: a bounded stretch of their steps. Pure."""
 
-from collections.abc import Sequence
-
-from slipstream.services.decode.batch import Part
 from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
-from slipstream.shared.worker.step_cost import StepCost, prompts_in, streams_in
+from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams
 
 # Now and then streams step alone while prompts wait, or nobody would know any more how long that
 # takes: after a few steps while that is not known well, after more and more when it is. As long as
@@ -20,29 +17,33 @@ class Pace:
     Without streams a step with prompts lasts `prompt_step_s`, which is what a newcomer waits.
     """
 
-    def __init__(self, token_budget: int, stretch: float, prompt_step_s: float) -> None:
+    def __init__(
+        self,
+        token_budget: int,
+        stretch: float,
+        prompt_step_s: float,
+        cost: StepCost | None = None,
+    ) -> None:
         self._token_budget = token_budget
         self._stretch = stretch
         self._prompt_step_s = prompt_step_s
-        self._cost = StepCost()
+        self._cost = cost or StepCost()
         self._num_mixed_steps = 0
-        self._max_num_mixed_steps = _MIN_MIXED_STEPS
+        # Costs that are given are known.
+        self._max_num_mixed_steps = _MIN_MIXED_STEPS if cost is None else _MAX_MIXED_STEPS
 
-    def budget(self, streams: Sequence[Part]) -> PromptBudget | None:
+    def budget(self, streams: Streams) -> PromptBudget | None:
         """Return what prompts may take of the next step beside some streams; None for nothing."""
-        if not streams:
+        if not streams.num_rows:
             return PromptBudget(self._token_budget, TimeBudget(self._prompt_step_s, self._cost))
         if self._num_mixed_steps >= self._max_num_mixed_steps:
             return None
-        shape = streams_in([part.rows for part in streams])
-        left_s = self._cost.of_streams(shape) * (self._stretch - 1)
-        num_rows = max(self._token_budget - shape.num_rows, 1)
+        left_s = self._cost.of_streams(streams) * (self._stretch - 1)
+        num_rows = max(self._token_budget - streams.num_rows, 1)
         return PromptBudget(num_rows, TimeBudget(left_s, self._cost), is_alone=False)
 
-    def saw(self, parts: Sequence[Part], seconds: float) -> None:
+    def saw(self, streams: Streams, prompts: Prompts, seconds: float) -> None:
         """Take in what a step took."""
-        streams = streams_in([part.rows for part in parts if part.is_stream])
-        prompts = prompts_in([part.rows for part in parts if not part.is_stream])
         is_mixed = streams.num_rows > 0 and prompts.num_rows > 0
         if prompts.num_rows == 0:
             self._compare(self._cost.of_streams(streams), seconds)

@@ -1,0 +1,39 @@
+"""Events come in the order of their times; those of one time as they were planned."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.shared.simulation.events import EventLoop
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 0.5, 1.0, 3.0])))
+def test_events_run_by_time_and_then_as_planned(times: list[float]) -> None:
+    loop, seen = EventLoop(), []
+    for number, time_s in enumerate(times):
+        loop.at(time_s, lambda number=number: seen.append((loop.now, number)))  # type: ignore[misc]
+    loop.run()
+
+    assert sorted((time_s, number) for number, time_s in enumerate(times)) == seen
+
+
+def test_what_is_planned_meanwhile_has_its_turn_and_never_in_the_past() -> None:
+    loop, seen = EventLoop(), []
+
+    def late() -> None:
+        loop.at(1.0, lambda: seen.append(loop.now))
+        loop.after(0.25, lambda: seen.append(loop.now))
+
+    loop.at(2.0, late)
+    loop.at(2.1, lambda: seen.append(loop.now))
+    loop.run()
+
+    assert [2.0, 2.1, 2.25] == seen
+
+
+def test_a_run_stops_before_what_lies_later() -> None:
+    loop, seen = EventLoop(), []
+    loop.at(1.0, lambda: seen.append(1))
+    loop.at(2.0, lambda: seen.append(2))
+    loop.run(until_s=1.5)
+
+    assert ([1], 1) == (seen, len(loop))
