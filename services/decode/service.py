@@ -45,8 +45,8 @@ class DecodeService:
         self._parts = parts
         await parts.publisher.start()
         await serve(self._bus, DECODE.subject(worker_id=self.worker_id), DECODE, self._answer)
-        await serve(self._bus, REPORT.wildcard, REPORT, self._saw_report)
         if parts.drafts is not None:
+            await serve(self._bus, REPORT.wildcard, REPORT, self._saw_report)
             await parts.drafts.find()
         await parts.reporter.start()
         self._tasks = [asyncio.create_task(loop) for loop in parts.loops()]

@@ -31,6 +31,8 @@ NO_WORKER_S = 10.0  # how long a request waits for a first decode worker to appe
 RETRY_AFTER_MS = 1000
 _NUM_CLOSED = 4096
 _REST_S = 0.05
+_NUM_AT_A_TIME = 32
+_BLOCKED_REST_S = 0.002
 # Endings that another attempt can't change.
 _FINAL_CODES = frozenset(
     {
@@ -45,7 +47,13 @@ _FINAL_CODES = frozenset(
 
 # A worker that is full or leaving has not failed: the request waits for its turn.
 _NOBODYS_FAULT = frozenset(
-    {"worker_no_seat", "worker_draining", "decode_no_seat", "decode_draining"}
+    {
+        "worker_no_seat",
+        "worker_draining",
+        "decode_no_seat",
+        "decode_draining",
+        NoRespondersError.code,
+    }
 )
 
 # The decode worker says so, but it is the other host that can't be reached or read.
@@ -113,14 +121,15 @@ class Desk:
         while True:
             await self._placeable.wait()
             self._placeable.clear()
-            while (placed := self.load.next()) is not None:
-                record = placed.record
-                if (refusal := self._too_large(record)) is not None:  # no pool was known before
-                    self._fleet.unassign(record.request_id)
-                    self.run(self.fail(record, refusal), record.log_fields)
-                    continue
-                self._begin_attempt(record, placed.placement)
+            num_placed = 0
+            while (record := self._place_next()) is not None:
                 self.run(self._dispatch(record, record.attempt), record.log_fields)
+                num_placed += 1
+                if num_placed % _NUM_AT_A_TIME == 0:
+                    await asyncio.sleep(0)
+            if not num_placed and len(self.load.queue):
+                # Nobody has room: reports by the hundred don't make it come sooner.
+                await asyncio.sleep(_BLOCKED_REST_S)
 
     async def cancel(self, message: Cancel) -> Cancelled:
         """End a request in whatever phase it is. Idempotent."""
@@ -158,14 +167,22 @@ class Desk:
                 record.num_unmentioned = 0
                 self._fleet.prompt_done(record.request_id)
             return
-        if ended.code == NoRespondersError.code and choice is not None:
-            # Whoever held it found nobody to go on with it: the next attempt goes elsewhere.
-            worker_id = choice.decode_worker_id
-            self._fleet.suspect(worker_id)
-        at_fault: WorkerId | None = worker_id
-        if ended.code in _PREFILL_HOSTS_FAULT and choice is not None:
-            at_fault = choice.prefill_worker_id
+        at_fault = self._at_fault(ended, choice, worker_id)
         await self.attempt_failed(record, Refusal(ended.code or "lost", ended.message), at_fault)
+
+    def _at_fault(
+        self, ended: EndedSequence, choice: Placement | None, worker_id: WorkerId
+    ) -> WorkerId | None:
+        """Return who made an attempt fail: not always the worker that says so."""
+        code = ended.code or ""
+        if choice is None:
+            return worker_id
+        if code == NoRespondersError.code:
+            # Whoever held it found nobody to go on with it.
+            self._fleet.suspect(choice.decode_worker_id)
+        if code == NoRespondersError.code or code.startswith("decode_"):
+            return choice.decode_worker_id
+        return choice.prefill_worker_id if code in _PREFILL_HOSTS_FAULT else worker_id
 
     async def attempt_failed(
         self, record: RequestRecord, refusal: Refusal, worker_id: WorkerId | None
@@ -174,7 +191,10 @@ class Desk:
         is_known = self.records.get(record.request_id) is record
         if not is_known or record.phase == "waiting" or record.is_leaving:
             return  # it was told before, by another way
-        if refusal.code not in _NOBODYS_FAULT:
+        if refusal.code in _NOBODYS_FAULT:
+            if worker_id is not None:
+                self._fleet.told_full(worker_id)
+        else:
             record.num_failures += 1
             if worker_id is not None:
                 record.avoid.add(worker_id)
@@ -242,6 +262,18 @@ class Desk:
             kind = type(error).__name__
             log.error("task_failed", **log_fields, error=str(error), kind=kind, exc_info=error)
 
+    def _place_next(self) -> RequestRecord | None:
+        """Begin an attempt at the next request that has somewhere to go."""
+        while (placed := self.load.next()) is not None:
+            record = placed.record
+            if (refusal := self._too_large(record)) is None:
+                self._begin_attempt(record, placed.placement)
+                return record
+            # No pool was known before.
+            self._fleet.unassign(record.request_id)
+            self.run(self.fail(record, refusal), record.log_fields)
+        return None
+
     def _too_large(self, record: RequestRecord) -> Refusal | None:
         request, num_blocks = record.request, self._fleet.max_num_blocks
         if num_blocks is None:
@@ -264,6 +296,9 @@ class Desk:
         record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
         record.is_leaving = False
         record.num_unmentioned = 0
+        # With logprobs from the start: reports don't carry those of earlier attempts.
+        keeps_output = record.request.sampling.num_logprobs is None
+        record.num_given_tokens = len(record.token_ids) if keeps_output else 0
         record.queue_ms = record.elapsed_ms
         self._metrics.placed(choice)
         if record.attempt == 1:

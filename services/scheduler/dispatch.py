@@ -15,7 +15,7 @@ from slipstream.shared.messages.common import Accepted, Rejected
 from slipstream.shared.messages.generate import Cancel, Cancelled
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob, SequenceJob
 from slipstream.shared.messages.packed import PackedInts
-from slipstream.shared.scheduling.classes import CLASSES
+from slipstream.shared.scheduling.classes import BEST_CLASS, CLASSES
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.spans import Span, SpanKind
@@ -117,10 +117,7 @@ class Dispatcher:
             "attempt": record.attempt,
             "model": self._model,
             "prompt_token_ids": request.prompt_token_ids,
-            # With logprobs from the start: reports don't carry those of earlier attempts.
-            "output_token_ids": PackedInts(
-                record.token_ids if request.sampling.num_logprobs is None else ()
-            ),
+            "output_token_ids": PackedInts(record.token_ids[: record.num_given_tokens]),
             "sampling": request.sampling,
             "choice": record.choice,
             "reply": record.reply,
@@ -130,7 +127,7 @@ class Dispatcher:
             "route_reason": placement.reason,
             "queue_ms": record.queue_ms,
             "elapsed_ms": record.elapsed_ms,
-            "priority": CLASSES[request.latency_class].job_priority + request.priority,
+            "priority": _priority(record),
             "tenant": request.tenant,
             "cache_salt": request.cache_salt,
             "allow_other_numerics": request.allow_other_numerics,
@@ -142,3 +139,9 @@ class Dispatcher:
             decode_worker_id=placement.decode_worker_id,
             decode_host_id=placement.host_id,
         )
+
+
+def _priority(record: RequestRecord) -> int:
+    """Return what workers order by. Whose turn came for its age must not wait there again."""
+    of_class = CLASSES[BEST_CLASS if record.is_aged else record.request.latency_class]
+    return of_class.job_priority + record.request.priority

@@ -185,13 +185,16 @@ class Front:
 
     def _overloaded(self, root: Span) -> Failed:
         num_waiting = len(self.desk.load.queue)
-        return self._later("overloaded", f"{num_waiting} requests are waiting already", root)
+        message = f"{num_waiting} requests are waiting already"
+        return self._later("overloaded", message, root, self.desk.load.retry_ms())
 
-    def _later(self, code: str, message: str, root: Span) -> Failed:
+    def _later(
+        self, code: str, message: str, root: Span, retry_after_ms: int = RETRY_AFTER_MS
+    ) -> Failed:
         return Failed(
             code=code,
             message=message,
-            retry_after_ms=RETRY_AFTER_MS,
+            retry_after_ms=retry_after_ms,
             trace_id=root.context.trace_id,
         )
 

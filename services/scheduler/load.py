@@ -1,17 +1,20 @@
 """What waits and what could run it: the planner, fed by records, reports and endings."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from slipstream.services.scheduler.admission import AdmittedRequest
+from slipstream.services.scheduler.deadlines import Deadlines
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.ids import HostId, RequestId
+from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.reports import EndedSequence, WorkerReport
 from slipstream.shared.scheduling.classes import DEFAULT_CLASS
-from slipstream.shared.scheduling.door import TooLate, judge
+from slipstream.shared.scheduling.door import Outlook, TooLate, judge, retry_ms
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.scheduling.placement import NO_CACHE, PlacementRules
@@ -22,6 +25,9 @@ from slipstream.shared.scheduling.wait_estimate import WaitEstimate
 from slipstream.shared.scheduling.waiting import WaitingRequest
 from slipstream.shared.scheduling.workload import OutputLengths, Rates, work_s
 
+_LEARNED = 0.1  # the part of each speed that is told in the average
+_SURE_PART = 0.5  # of what work is thought to be: estimates err
+_WORTH_PART = 0.1  # of the queue
 _NOBODY = RequestId("")  # asks only what would be
 _MIN_TIMED_TOKENS = 8  # of an answer, that its speed says something
 
@@ -54,7 +60,9 @@ class Load:
         self._estimate = WaitEstimate()
         self._lengths = OutputLengths()
         self._rates = Rates()
+        self._prompt_speeds: dict[Role, float] = {}  # tokens a second, of the workers of a role
         self._records: dict[RequestId, RequestRecord] = {}  # that wait
+        self._ages = Deadlines(self._records.__contains__)
 
     def judge_read(self, request: GenerateRequest, deadline_ms: int) -> TooLate | None:
         """Tell whether a request would wait too long, before its text is looked at."""
@@ -80,11 +88,13 @@ class Load:
         waiting = replace(
             self._waiting(record.request, record.arrived_at, record.deadline.at),
             request_id=record.request_id,
+            # The prompt of a request counts once, for all its choices and attempts.
+            is_charged=record.is_charged or record.choice > 0,
         )
         self._records[record.request_id] = record
-        now = time.monotonic()
-        self._planner.add(waiting, now, is_first=is_first)
-        self._looked(now)
+        self._planner.add(waiting, time.monotonic(), is_first=is_first)
+        if waiting.max_queue_s < math.inf:
+            self._ages.look_at(record.request_id, record.arrived_at + waiting.max_queue_s)
 
     def next(self) -> Next | None:
         """Take the next record that has somewhere to go."""
@@ -95,29 +105,29 @@ class Load:
             lambda request_id: self._cached(self._records[request_id].request),
         )
         if planned is None:
+            # Without a worker the queue stands still, and that says nothing of how fast it moves.
+            is_moving = bool(len(self.queue) and self.fleet.num_open("decode"))
+            self._estimate.looked(now, is_anyone_left=is_moving)
             return None
-        self._estimate.took(planned.request.work_s, now)
-        self._looked(now)
-        return Next(self._records.pop(planned.request.request_id), planned.placement)
+        record = self._records.pop(planned.request.request_id)
+        if not record.is_charged:
+            self._estimate.took(planned.request.work_s, now)
+        record.is_charged, record.is_aged = True, planned.is_aged
+        return Next(record, planned.placement)
 
     def remove(self, request_id: RequestId) -> bool:
         """Take a record out of the queue; False if it doesn't wait."""
         self._records.pop(request_id, None)
-        was_waiting = self.queue.remove(request_id) is not None
-        self._looked(time.monotonic())
-        return was_waiting
+        return self.queue.remove(request_id) is not None
 
     def waiting(self) -> list[RequestRecord]:
         """Return all records that wait, in no order."""
         return list(self._records.values())
 
-    def too_old(self) -> RequestRecord | None:
-        """Return a record that has waited for longer than its class promises."""
-        now = time.monotonic()
-        for request in self.queue.oldest():
-            if now - request.arrived_at > request.max_queue_s:
-                return self._records[request.request_id]
-        return None
+    def too_old(self) -> list[RequestRecord]:
+        """Return the records that have waited for longer than their class promises."""
+        self._ages.compact(len(self._records))
+        return [self._records[each] for each in self._ages.due(time.monotonic())]
 
     def generated(self, record: RequestRecord, num_tokens: int) -> None:
         """Charge a tenant for output that a record has by now."""
@@ -142,8 +152,15 @@ class Load:
 
     def saw(self, report: WorkerReport) -> None:
         """Learn from a report how fast prompts are computed."""
-        if report.prompt_tokens_per_s > 0:
-            self._rates = replace(self._rates, prompt_tokens_per_s=report.prompt_tokens_per_s)
+        speed = report.prompt_tokens_per_s
+        if speed <= 0:
+            return
+        known = self._prompt_speeds.get(report.role, speed)
+        self._prompt_speeds[report.role] = known + _LEARNED * (speed - known)
+        # Where there are prefill workers most prompts are theirs.
+        is_theirs = self.fleet.num_open("prefill") > 0 and "prefill" in self._prompt_speeds
+        role: Role = "prefill" if is_theirs else report.role
+        self._rates = replace(self._rates, prompt_tokens_per_s=self._prompt_speeds[role])
 
     def _cached(self, request: AdmittedRequest) -> Mapping[HostId, int]:
         """Return how many tokens of a prompt each host holds, where it holds any."""
@@ -151,15 +168,27 @@ class Load:
             return NO_CACHE  # all of it is computed
         return self.prefixes.num_cached_tokens(request.hashes, self.fleet.kv_class)
 
-    def _looked(self, now: float) -> None:
-        # Without a worker the queue stands still, and that says nothing of how fast it moves.
-        is_moving = bool(len(self.queue) and self.fleet.num_open("decode"))
-        self._estimate.looked(now, is_anyone_waiting=is_moving)
+    def retry_ms(self) -> int:
+        """Return when a part of the queue will be gone that is worth coming back for."""
+        wait_s = self._estimate.wait_s(self.queue.work_s, self._least_rate())
+        return retry_ms(_WORTH_PART * (wait_s or 0.0))
 
     def _judge(self, waiting: WaitingRequest, now: float) -> TooLate | None:
-        if not (len(self.queue) and self.fleet.num_open("decode")):
-            return None
-        return judge(waiting, self.queue, self._estimate, now)
+        if not self.fleet.num_open("decode"):
+            return None  # somebody may come
+        busy = self.fleet.least_busy("prefill") or self.fleet.least_busy("decode")
+        outlook = Outlook(
+            queue=self.queue,
+            estimate=self._estimate,
+            least_rate=self._least_rate(),
+            busy_s=busy[0].window.num_tokens / self._rates.prompt_tokens_per_s,
+            is_speed_known=bool(self._prompt_speeds),
+        )
+        return judge(waiting, outlook, now)
+
+    def _least_rate(self) -> float:
+        """Return the seconds of work a second that workers do at the very least."""
+        return _SURE_PART * self.fleet.num_open("decode")
 
     def _waiting(
         self, request: AdmittedRequest, arrived_at: float, deadline_at: float | None

@@ -117,7 +117,7 @@ class Watch:
         self._desk.deadlines.compact(len(self._desk.records))
         if now - self._decode_seen_at > NO_WORKER_S:
             await self._refuse_without_workers()
-        while (old := self._desk.load.too_old()) is not None:
+        for old in self._desk.load.too_old():
             limit_s = CLASSES[old.request.latency_class].ttft_target_s
             message = f"it waited {limit_s:g} s, by when its class has its first token"
             await self._desk.fail(old, Refusal("overloaded", message, RETRY_AFTER_MS))
@@ -184,7 +184,7 @@ class Watch:
             if num_known <= len(record.token_ids) < held.next_index:
                 record.token_ids[num_known:] = held.token_ids
                 self._desk.load.generated(record, len(record.token_ids))
-            if held.next_index > 0:
+            if held.next_index > record.num_given_tokens:
                 self._fleet.prompt_done(record.request_id)
 
     def _is_unmentioned(self, record: RequestRecord, held: set[Attempt]) -> bool:

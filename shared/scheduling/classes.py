@@ -18,7 +18,7 @@ class LatencyClass:
     # Of the first token: who would have it later is refused at the door, who has waited so long in
     # the queue is refused there.
     ttft_target_s: float
-    aging_s: float  # after so long in the queue its turn comes between those of lower ranks
+    aging_s: float  # after so long in the queue its turn comes between those of better classes
 
 
 _CLASS_STEP = 1000  # above the range of a request's own priority
@@ -53,3 +53,4 @@ CLASSES: Mapping[LatencyClassName, LatencyClass] = MappingProxyType(
 )
 
 DEFAULT_CLASS: LatencyClassName = "standard"
+BEST_CLASS: LatencyClassName = "interactive"

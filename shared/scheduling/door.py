@@ -1,5 +1,6 @@
 """Who is let in: refused at once is better than served too late. Pure."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.shared.scheduling.queue import WaitingQueue
@@ -17,28 +18,38 @@ class TooLate(NamedTuple):
     retry_after_ms: int
 
 
-def judge(
-    request: WaitingRequest, queue: WaitingQueue, estimate: WaitEstimate, now: float
-) -> TooLate | None:
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is known of how long requests will wait."""
+
+    queue: WaitingQueue
+    estimate: WaitEstimate
+    least_rate: float  # seconds of work a second: what the workers that are up do at least
+    busy_s: float  # what the least busy of them has before the next prompt
+    is_speed_known: bool  # work and prompts are in seconds of these workers, and no guess
+
+
+def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | None:
     """Return why a request is not let in, by how long it would wait; None: it is."""
-    wait_s = estimate.wait_s(queue.work_ahead_s(request))
-    if wait_s is None:
-        return None
-    limit_s = request.max_wait_s
-    if wait_s > limit_s:
+    work_ahead_s = outlook.queue.work_ahead_s(request)
+    wait_s = outlook.estimate.wait_s(work_ahead_s, outlook.least_rate)
+    if wait_s is not None and wait_s > request.max_wait_s:
         return TooLate(
             f"a {request.latency_class} request would wait about {wait_s:.1f} s, "
-            f"and at most {limit_s:g} s are promised",
-            retry_ms(wait_s - limit_s),
+            f"and at most {request.max_wait_s:g} s are promised",
+            retry_ms(wait_s - request.max_wait_s),
         )
-    if request.deadline_at is not None and now + wait_s + request.work_s > request.deadline_at:
-        left_ms = 1000 * (request.deadline_at - now)
-        return TooLate(
-            f"it would wait about {wait_s:.1f} s and then take {request.work_s:.1f} s, and its "
-            f"deadline_ms leaves {left_ms:.0f} ms",
-            retry_ms(wait_s + request.work_s - left_ms / 1000),
-        )
-    return None
+    if request.deadline_at is None or not outlook.is_speed_known:
+        return None
+    needed_s = (wait_s or 0.0) + outlook.busy_s + request.prefill_s
+    left_s = request.deadline_at - now
+    if needed_s <= left_s:
+        return None
+    return TooLate(
+        f"its first token would come after about {needed_s:.1f} s, and its deadline_ms leaves "
+        f"{1000 * left_s:.0f} ms",
+        retry_ms(needed_s - left_s),
+    )
 
 
 def retry_ms(seconds: float) -> int:

@@ -2,7 +2,7 @@
 
 import heapq
 
-from slipstream.shared.scheduling.key_order import Key, KeyOrder
+from slipstream.shared.scheduling.key_order import Key, KeyOrder, length
 from slipstream.shared.scheduling.tenants import TenantCounters
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
@@ -19,6 +19,7 @@ class FairOrder:
         self._key = key
         self._counters = counters
         self._orders: dict[str, KeyOrder] = {}
+        self._by_length: dict[str, KeyOrder] = {}
         self._heap: list[tuple[float, str]] = []
         self._pushed: set[str] = set()  # tenants in the heap, once each
         self._num_waiting = 0
@@ -27,18 +28,15 @@ class FairOrder:
     def __len__(self) -> int:
         return self._num_waiting
 
-    def work_s_of(self, tenant: str) -> float:
-        """Return the work of a tenant that waits."""
-        order = self._orders.get(tenant)
-        return order.work_s if order is not None else 0.0
-
     def add(self, request: WaitingRequest, *, is_first: bool = False) -> None:
         """Let a request wait."""
         order = self._orders.get(request.tenant)
         if order is None:
             order = self._orders[request.tenant] = KeyOrder(self._key)
+            self._by_length[request.tenant] = KeyOrder(length)
             self._push(request.tenant)
         order.add(request, is_first=is_first)
+        self._by_length[request.tenant].add(request)
         self._num_waiting += 1
         self.work_s += request.work_s
 
@@ -46,6 +44,20 @@ class FairOrder:
         """Return the next request without taking it."""
         tenant = self._next_tenant()
         return self._orders[tenant].first() if tenant is not None else None
+
+    def shortest(self) -> WaitingRequest | None:
+        """Return the request with the shortest prompt of the tenant whose turn it is."""
+        tenant = self._next_tenant()
+        return self._by_length[tenant].first() if tenant is not None else None
+
+    def work_before_s(self, request: WaitingRequest) -> float:
+        """Return the work of those that a newcomer would come after, roughly."""
+        own = self._orders.get(request.tenant)
+        own_s = own.work_before_s(request) if own is not None else 0.0
+        num_others = len(self._orders.keys() - {request.tenant})
+        others_s = self.work_s - (own.work_s if own is not None else 0.0)
+        # Each of the others is served as much meanwhile, if it has as much.
+        return own_s + min(others_s, (own_s + request.work_s) * num_others)
 
     def least(self) -> float | None:
         """Return the least counter of those that wait."""
@@ -56,10 +68,12 @@ class FairOrder:
         """Take a request out, whatever its place."""
         order = self._orders[request.tenant]
         order.remove(request)
+        self._by_length[request.tenant].remove(request)
         self._num_waiting -= 1
         self.work_s = self.work_s - request.work_s if self._num_waiting else 0.0
         if not order:
             del self._orders[request.tenant]
+            del self._by_length[request.tenant]
 
     def _next_tenant(self) -> str | None:
         while self._heap:

@@ -3,6 +3,8 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+import msgspec
+
 from slipstream.shared.ids import HostId, RequestId, WorkerId
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.reports import WorkerReport
@@ -13,7 +15,7 @@ from slipstream.shared.scheduling.prompt_window import PromptWindow
 SILENT_AFTER_S = 1.2
 # Two steps of a worker at its default budget: one that runs, one that is ready.
 WINDOW_TOKENS = 1024
-_WINDOW_PART = 0.25  # what a full window of prompts adds to how busy a decode worker is
+_WINDOW_PART = 1.0  # what a full window of prompts adds to how busy a decode worker is
 _NUM_LEVELS = 64  # of how full a pool is: a block more or less moves no worker
 
 
@@ -38,6 +40,8 @@ class Fleet:
         self._workers: dict[WorkerId, _Worker] = {}
         self._placed: dict[RequestId, Placement] = {}
         self._assigned: Counter[WorkerId] = Counter()
+        # Since the last report, less those that left: what it told of free seats is less by that.
+        self._placed_since: Counter[WorkerId] = Counter()
         self._windows: dict[WorkerId, PromptWindow] = {}
         self._empty_window = PromptWindow(window_tokens)
         self._views: dict[WorkerId, WorkerView] = {}  # until something changes
@@ -59,6 +63,7 @@ class Fleet:
         if _has_pool(report):
             self._num_blocks[report.num_blocks] += 1
         self._workers[report.worker_id] = _Worker(report, now)
+        self._placed_since.pop(report.worker_id, None)
         if report.role == "kv" and report.host_id is not None:
             self._pools[report.host_id] = report
             on_host = self._loads.get(("decode", report.host_id))
@@ -74,9 +79,17 @@ class Fleet:
             known.is_suspect = True
             self._unlist(known.report)
 
+    def told_full(self, worker_id: WorkerId) -> None:
+        """Take a worker's word that it has no seat now: its next report may say otherwise."""
+        known = self._workers.get(worker_id)
+        if known is not None:
+            known.report = msgspec.structs.replace(known.report, num_free_seats=0)
+            self._weigh(worker_id)
+
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker that is gone."""
         known = self._workers.pop(worker_id, None)
+        self._placed_since.pop(worker_id, None)
         if known is None:
             return
         self._views.pop(worker_id, None)
@@ -114,9 +127,9 @@ class Fleet:
     ) -> None:
         """Count a request as placed, with so many tokens of its prompt to compute."""
         self._placed[request_id] = placement
-        self._assigned[placement.decode_worker_id] += 1
-        if placement.prefill_worker_id is not None:
-            self._assigned[placement.prefill_worker_id] += 1
+        for worker_id in placement.worker_ids:
+            self._assigned[worker_id] += 1
+            self._placed_since[worker_id] += 1
         window = self._windows.setdefault(
             placement.computes_prompt, PromptWindow(self._window_tokens)
         )
@@ -181,7 +194,11 @@ class Fleet:
         return WorkerView(
             worker_id=worker_id,
             host_id=report.host_id,
-            num_free_seats=report.num_seats - num_assigned,
+            num_seats=report.num_seats,
+            num_free_seats=min(
+                report.num_seats - num_assigned,
+                report.num_free_seats - self._placed_since[worker_id],
+            ),
             num_assigned=num_assigned,
             num_free_blocks=pool.num_free_blocks if pool is not None else 0,
             kv_class=report.kv_class,
@@ -207,6 +224,7 @@ class Fleet:
         return was_there
 
     def _leave_seat(self, worker_id: WorkerId) -> None:
+        self._placed_since[worker_id] -= 1
         self._assigned[worker_id] -= 1
         if self._assigned[worker_id] <= 0:
             del self._assigned[worker_id]

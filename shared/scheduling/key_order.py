@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import math
+import random
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
@@ -12,25 +13,43 @@ from slipstream.shared.scheduling.waiting import WaitingRequest
 
 KeyPolicy = Literal["fcfs", "priority", "sjf", "deadline"]
 
-# A point of priority is worth so many seconds of waiting: whoever waits long enough goes first.
-PRIORITY_S = 10.0
-# A second of work counts like so many of waiting: a long request passes the short ones that come
-# after it has waited that many times the difference.
-WORK_AGING = 30.0
+# A point of priority is worth this part of what the class promises for the first token, and all of
+# a request's work at most that part: whoever waits long enough goes first, before it is too late.
+PRIORITY_PART = 1 / 20
+MAX_WORK_PART = 1 / 2
+# So much work counts half of that, twice as much two thirds, and so on: more is always worse.
+HALF_WORK_S = 1.0
 
 _MIN_COMPACTED = 64
+_NUM_SAMPLED = 256
 
 Key = Callable[[WaitingRequest], float]
+
+
+def _by_priority(request: WaitingRequest) -> float:
+    ahead_s = PRIORITY_PART * request.of_class.ttft_target_s * request.priority
+    return request.arrived_at - ahead_s
+
+
+def _by_work(request: WaitingRequest) -> float:
+    most_s = MAX_WORK_PART * request.of_class.ttft_target_s
+    return request.arrived_at + most_s * request.work_s / (request.work_s + HALF_WORK_S)
+
 
 # Aging needs no clock: if the importance of all grows at one rate, their order stays as it was.
 KEYS: Mapping[KeyPolicy, Key] = MappingProxyType(
     {
         "fcfs": lambda each: each.arrived_at,
-        "priority": lambda each: each.arrived_at - PRIORITY_S * each.priority,
-        "sjf": lambda each: each.arrived_at + WORK_AGING * each.work_s,
+        "priority": _by_priority,
+        "sjf": _by_work,
         "deadline": lambda each: math.inf if each.deadline_at is None else each.deadline_at,
     }
 )
+
+
+def length(request: WaitingRequest) -> float:
+    """Return how much of a prompt is to be computed: the key of who is shortest."""
+    return request.num_uncached_tokens
 
 
 class KeyOrder:
@@ -42,6 +61,7 @@ class KeyOrder:
         self._entries: dict[RequestId, tuple[WaitingRequest, int]] = {}
         self._arrivals = itertools.count(1)
         self.work_s = 0.0  # of all that wait
+        self._random = random.Random(0)  # noqa: S311 - a sample, no secret
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -69,6 +89,20 @@ class KeyOrder:
         """Take a request out, whatever its place."""
         del self._entries[request.request_id]
         self.work_s = self.work_s - request.work_s if self._entries else 0.0
+
+    def work_before_s(self, request: WaitingRequest) -> float:
+        """Return the work of those that a newcomer would come after, of many by a sample."""
+        key = self._key(request)
+        sample = self._heap
+        if len(sample) > _NUM_SAMPLED:
+            sample = self._random.choices(sample, k=_NUM_SAMPLED)
+        seen_s = before_s = 0.0
+        for is_later, each, number, request_id in sample:
+            known = self._entries.get(request_id)
+            if known is not None and known[1] == number:
+                seen_s += known[0].work_s
+                before_s += known[0].work_s if not is_later or each <= key else 0.0
+        return self.work_s * before_s / seen_s if seen_s else 0.0
 
     def _is_current(self, entry: tuple[bool, float, int, RequestId]) -> bool:
         found = self._entries.get(entry[3])

@@ -13,6 +13,7 @@ class WorkerView(NamedTuple):
 
     worker_id: WorkerId
     host_id: HostId
+    num_seats: int
     num_free_seats: int
     num_assigned: int
     num_free_blocks: int = 0

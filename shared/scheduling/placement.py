@@ -11,6 +11,7 @@ from slipstream.shared.scheduling.placed import Placement, WorkerView
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
 _NUM_LOOKED_AT = 8
+_MAX_RESERVED_PART = 4
 _NUM_HOSTS = 4  # those of the least busy prefill workers
 # A worker as busy as it can be counts like so many seconds of computing: prefixes are worth a
 # detour, not a queue.
@@ -30,7 +31,8 @@ class PlacementRules:
 
     # `auto` prefills on the decode worker below this many uncached tokens.
     min_num_remote_tokens: int = 64
-    # Seats of each decode worker that only the first class takes, while it is in use.
+    # Seats of each decode worker, a quarter at most, that only the first class takes while it is
+    # in use.
     num_reserved_seats: int = 2
 
 
@@ -86,7 +88,11 @@ def _seated(fleet: Fleet, num_reserved: int, cached: Mapping[HostId, int]) -> li
         hosts = {*cached, *(each.host_id for each in fleet.least_busy("prefill", None, _NUM_HOSTS))}
         found += (each for host_id in hosts for each in fleet.least_busy("decode", host_id))
     by_name = {each.worker_id: each for each in found}
-    return [each for each in by_name.values() if each.num_free_seats > num_reserved]
+    return [
+        each
+        for each in by_name.values()
+        if each.num_free_seats > min(num_reserved, each.num_seats // _MAX_RESERVED_PART)
+    ]
 
 
 def _is_any_other_open(fleet: Fleet, avoid: AbstractSet[WorkerId]) -> bool:
@@ -115,8 +121,9 @@ def _way(
     avoid: AbstractSet[WorkerId],
 ) -> _Way | None:
     """Return who computes the prompt, or None when whoever should has no room now."""
-    prefill = _prefill_worker(fleet, decode, avoid)
-    is_open_here = decode.window.has_room(num_uncached, request.of_class.rank)
+    rank = request.of_class.rank
+    prefill = _prefill_worker(fleet, decode, avoid, num_uncached, rank)
+    is_open_here = decode.window.has_room(num_uncached, rank)
     why_here = _why_here(request, rules, num_uncached)
     if why_here is None and prefill is None:
         why_here = "no_prefill_worker"
@@ -127,9 +134,7 @@ def _way(
     is_faster_here = _is_clearly_faster_here(decode, prefill, num_uncached)
     if is_open_here and is_faster_here and not is_asked_for:
         return _Way(None, "prefill_busy")
-    is_open_there = prefill.num_free_seats > 0 and prefill.window.has_room(
-        num_uncached, request.of_class.rank
-    )
+    is_open_there = _has_room(prefill, num_uncached, rank)
     why_there = "asked_for_remote" if is_asked_for else "long_prompt"
     return _Way(prefill, why_there) if is_open_there else None
 
@@ -159,26 +164,33 @@ def _is_clearly_faster_here(decode: WorkerView, prefill: WorkerView, num_uncache
 
 
 def _prefill_worker(
-    fleet: Fleet, decode: WorkerView, avoid: AbstractSet[WorkerId]
+    fleet: Fleet,
+    decode: WorkerView,
+    avoid: AbstractSet[WorkerId],
+    num_uncached: int,
+    rank: int,
 ) -> WorkerView | None:
     """
-    Return who computes a prompt: a neighbour, or without any somebody whose KV can be pulled.
+    Return who computes a prompt: a neighbour, or if none has room somebody whose KV can be pulled.
 
     Not one that failed the request already, as when the link to its host is cut: then the decode
     worker computes it itself.
     """
     neighbours = fleet.least_busy("prefill", decode.host_id, _NUM_LOOKED_AT)
-    if neighbours:
-        return next((each for each in neighbours if each.worker_id not in avoid), neighbours[0])
-    others = fleet.least_busy("prefill", max_num=_NUM_LOOKED_AT)
-    return next(
-        (
-            each
-            for each in others
-            if each.kv_class == decode.kv_class != "" and each.worker_id not in avoid
-        ),
-        None,
+    first = next((each for each in neighbours if each.worker_id not in avoid), None)
+    if first is not None and _has_room(first, num_uncached, rank):
+        return first
+    far = (
+        each
+        for each in fleet.least_busy("prefill", max_num=_NUM_LOOKED_AT)
+        if each.kv_class == decode.kv_class != "" and each.worker_id not in avoid
     )
+    open_far = next((each for each in far if _has_room(each, num_uncached, rank)), None)
+    return open_far or first or next(iter(neighbours), None)
+
+
+def _has_room(prefill: WorkerView, num_uncached: int, rank: int) -> bool:
+    return prefill.num_free_seats > 0 and prefill.window.has_room(num_uncached, rank)
 
 
 def _rate(worker: WorkerView) -> float:

@@ -1,6 +1,6 @@
 """What runs next, and where: the queue and the fleet together. Pure; time comes in as a value."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ class Planned(NamedTuple):
 
     request: WaitingRequest
     placement: Placement
+    is_aged: bool  # its turn came before that of better classes
 
 
 class Planner:
@@ -47,34 +48,23 @@ class Planner:
         cached: Callable[[RequestId], Mapping[HostId, int]] = lambda _: NO_CACHE,
     ) -> Planned | None:
         """Take the next request that has somewhere to go, and count it as placed there."""
+        if not self.fleet.num_open("decode"):
+            return None
         is_reserving = now < self._reserved_until and self.queue.policy != "fcfs"
-        rules = self._rules if is_reserving else self._without_reserve
         looked_at: set[RequestId] = set()
-        for request in self._candidates(now):
+        for request, is_aged in self.queue.turns(now):
             if request.request_id in looked_at:
                 continue
             looked_at.add(request.request_id)
+            # What is kept for the first class is not kept from whose turn it is before that.
+            rules = self._rules if is_reserving and not is_aged else self._without_reserve
             placement = choose(
                 request, self.fleet, rules, avoid(request.request_id), cached(request.request_id)
             )
             if placement is not None:
                 self.queue.take(request, now)
                 num_uncached = request.num_prompt_tokens - placement.num_cached_tokens
-                rank = request.of_class.rank
+                rank = 0 if is_aged else request.of_class.rank
                 self.fleet.assign(request.request_id, placement, num_uncached, rank)
-                return Planned(request, placement)
+                return Planned(request, placement, is_aged)
         return None
-
-    def _candidates(self, now: float) -> Iterator[WaitingRequest]:
-        """Yield whose turn it is, and who may pass when that one finds no room."""
-        first = self.queue.first(now)
-        if first is None or not self.fleet.num_open("decode"):
-            return
-        yield first
-        # Seats that are kept free are free for the first class.
-        best = self.queue.first(now, max_rank=0)
-        if best is not None:
-            yield best
-        shortest = self.queue.shortest()
-        if shortest is not None:
-            yield shortest

@@ -1,21 +1,30 @@
 """Requests that wait for a worker: classes, and in each the order of the policy. Pure."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, get_args
 
 from slipstream.shared.ids import RequestId
 from slipstream.shared.scheduling.classes import CLASSES, LatencyClass
 from slipstream.shared.scheduling.fair_order import FairOrder
-from slipstream.shared.scheduling.key_order import KEYS, KeyOrder
+from slipstream.shared.scheduling.key_order import KEYS, KeyOrder, length
 from slipstream.shared.scheduling.tenants import TenantCounters
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
 Policy = Literal["fcfs", "priority", "sjf", "deadline", "fair"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
-# While lower classes have waited too long, every so many-th placement is theirs.
+# While requests of worse classes have waited too long, every so many-th placement is theirs.
 AGED_EVERY = 8
+# Of a tenant that isn't next, a short prompt may pass while it is ahead by so many tokens at most.
+_MAX_LEAD = 1024
+
+
+class Turn(NamedTuple):
+    """Who may run now."""
+
+    request: WaitingRequest
+    is_aged: bool = False  # it goes before better classes
 
 
 class _Lane:
@@ -25,7 +34,7 @@ class _Lane:
         self.of_class = of_class
         self.order = order
         self.requests: dict[RequestId, WaitingRequest] = {}
-        self.by_length = KeyOrder(lambda request: request.num_uncached_tokens)
+        self.by_length = KeyOrder(length)
         self._arrivals: deque[WaitingRequest] = deque()  # those that left are passed over
 
     def add(self, request: WaitingRequest, *, is_first: bool) -> None:
@@ -47,12 +56,19 @@ class _Lane:
             self._arrivals.popleft()
         return self._arrivals[0] if self._arrivals else None
 
-    def aged(self, now: float) -> WaitingRequest | None:
-        """Return the oldest if it has waited too long."""
+    def is_aged(self, now: float) -> bool:
+        """Tell whether somebody here has waited for too long."""
         oldest = self.oldest()
-        if oldest is None or now - oldest.arrived_at < self.of_class.aging_s:
-            return None
-        return oldest
+        return oldest is not None and now - oldest.arrived_at >= self.of_class.aging_s
+
+    def shortest(self, counters: TenantCounters) -> WaitingRequest | None:
+        """Return the shortest prompt that may pass without taking another tenant's share."""
+        shortest = self.by_length.first()
+        if shortest is None or not isinstance(self.order, FairOrder):
+            return shortest
+        least = self.order.least() or 0.0
+        is_near = counters.of(shortest.tenant) <= least + _MAX_LEAD
+        return shortest if is_near else self.order.shortest()
 
     def _is_here(self, request: WaitingRequest) -> bool:
         return self.requests.get(request.request_id) is request
@@ -62,8 +78,9 @@ class WaitingQueue:
     """
     Bounded by count and bytes; ordered by class, then by policy. `fcfs` knows no classes.
 
-    The class of the lowest rank goes first. Lower ones don't starve: while one of theirs has waited
-    for its class's `aging_s`, the oldest of them gets every `AGED_EVERY`-th turn.
+    The class of the lowest rank goes first. The others don't starve: while anybody in them has
+    waited for its class's `aging_s`, every `AGED_EVERY`-th turn is of such a class, one after
+    another.
     """
 
     def __init__(
@@ -82,6 +99,7 @@ class WaitingQueue:
         self._requests: dict[RequestId, _Lane] = {}
         self._tenants: Counter[str] = Counter()
         self._num_since_aged = 0
+        self._last_aged_rank = 0
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -110,37 +128,40 @@ class WaitingQueue:
         lane.add(request, is_first=is_first)
         self.counters.forget_idle(self._tenants.keys())
 
-    def first(self, now: float, max_rank: int | None = None) -> WaitingRequest | None:
-        """Return the next request without taking it, of ranks up to `max_rank` only."""
-        lanes = self._waiting_lanes(max_rank)
-        best = next(lanes, None)
-        if best is None:
-            return None
-        if self._num_since_aged >= AGED_EVERY - 1:
-            aged = next(filter(None, (lane.aged(now) for lane in lanes)), None)
-            if aged is not None:
-                return aged
-        return best.order.first()
+    def first(self, now: float) -> WaitingRequest | None:
+        """Return the next request without taking it."""
+        turn = next(self.turns(now), None)
+        return turn.request if turn is not None else None
 
-    def shortest(self) -> WaitingRequest | None:
-        """Return the one with the shortest prompt, of the first class that has any."""
-        lane = next(self._waiting_lanes(None), None)
-        return lane.by_length.first() if lane is not None else None
+    def turns(self, now: float) -> Iterator[Turn]:
+        """
+        Yield whose turn it is, and then who may pass if that one finds no room.
+
+        The first of each class, for what one waits for another may not need; and the shortest,
+        which workers compute beside longer ones. Some are yielded twice.
+        """
+        lanes = [lane for lane in self._lanes if lane.requests]
+        aged = self._aged_lane(lanes, now)
+        for lane in lanes if aged is None else (aged, *lanes):
+            if (request := lane.order.first()) is not None:
+                yield Turn(request, is_aged=lane is aged)
+        for lane in lanes:
+            if (shortest := lane.shortest(self.counters)) is not None:
+                yield Turn(shortest)
 
     def take(self, request: WaitingRequest, now: float) -> None:
-        """Take a request out because it is placed: its tenant is charged for the prompt."""
-        lane = self._requests[request.request_id]
-        others = self._waiting_lanes(lane.of_class.rank - 1)
-        is_passing = next(others, None) is not None  # its turn came before that of better ranks
-        has_passed = any(
-            each.aged(now) for each in self._lanes if each.of_class.rank > lane.of_class.rank
-        )
+        """Take a request out because it is placed: its tenant is charged for the prompt, once."""
+        rank = self._requests[request.request_id].of_class.rank
+        is_passing = any(each.requests for each in self._lanes if each.of_class.rank < rank)
+        worse = [each for each in self._lanes if each.of_class.rank > rank]
         if is_passing:
             self._num_since_aged = 0
-        elif has_passed:
+            self._last_aged_rank = rank
+        elif any(each.is_aged(now) for each in worse):
             self._num_since_aged += 1
         self.counters.chosen(request.tenant)
-        self.counters.charge(request.tenant, request.num_prompt_tokens)
+        if not request.is_charged:
+            self.counters.charge(request.tenant, request.num_prompt_tokens)
         self.remove(request.request_id)
 
     def remove(self, request_id: RequestId) -> WaitingRequest | None:
@@ -164,32 +185,24 @@ class WaitingQueue:
         """Return all that wait, in no order."""
         return [request for lane in self._lanes for request in lane.requests.values()]
 
-    def oldest(self) -> Iterable[WaitingRequest]:
-        """Yield the request of each class that has waited longest."""
-        return filter(None, (lane.oldest() for lane in self._lanes))
-
     def work_ahead_s(self, request: WaitingRequest) -> float:
-        """
-        Return the seconds of work that go before a request that would be added now.
-
-        All of its class counts and of better ones; between tenants at most as much of each as its
-        own has waiting.
-        """
+        """Return the seconds of work that would go before a newcomer, roughly."""
         lane = self._lane_of(request)
         better = [each for each in self._lanes if each.of_class.rank < lane.of_class.rank]
-        work_s = sum(each.order.work_s for each in better) + lane.order.work_s
-        if isinstance(lane.order, FairOrder):
-            own_s = lane.order.work_s_of(request.tenant)
-            num_tenants = len(self._tenants.keys() | {request.tenant})
-            work_s = min(work_s, (own_s + request.work_s) * num_tenants)
-        return work_s
+        return sum(each.order.work_s for each in better) + lane.order.work_before_s(request)
 
-    def _waiting_lanes(self, max_rank: int | None) -> Iterator[_Lane]:
-        return (
-            lane
-            for lane in self._lanes
-            if lane.requests and (max_rank is None or lane.of_class.rank <= max_rank)
-        )
+    @property
+    def work_s(self) -> float:
+        """The seconds of work that wait."""
+        return sum(each.order.work_s for each in self._lanes)
+
+    def _aged_lane(self, lanes: list[_Lane], now: float) -> _Lane | None:
+        """Return the worse class whose turn it is, if it is one's."""
+        if self._num_since_aged < AGED_EVERY - 1:
+            return None
+        aged = [lane for lane in lanes[1:] if lane.is_aged(now)]
+        after_last = (each for each in aged if each.of_class.rank > self._last_aged_rank)
+        return next(after_last, aged[0] if aged else None)
 
     def _lane_of(self, request: WaitingRequest) -> _Lane:
         return self._lanes[0] if len(self._lanes) == 1 else self._lanes[request.of_class.rank]

@@ -25,6 +25,7 @@ class WaitingRequest:
     latency_class: LatencyClassName = DEFAULT_CLASS
     priority: int = 0
     deadline_at: float | None = None
+    is_charged: bool = False  # its tenant has paid for the prompt: it comes back, or is a choice
     is_patient: bool = False  # its client has said how long it waits: until the deadline
     num_bytes: int = 0
     route: Route = "auto"
@@ -34,11 +35,6 @@ class WaitingRequest:
     def num_uncached_tokens(self) -> int:
         """Tokens of the prompt that must be computed."""
         return self.num_prompt_tokens - self.num_cached_tokens
-
-    @property
-    def num_tokens(self) -> int:
-        """What is charged to its tenant when it is placed: prompt, and output as expected."""
-        return self.num_prompt_tokens + self.num_expected_tokens
 
     @property
     def max_queue_s(self) -> float:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from slipstream.shared.scheduling.door import judge
+from slipstream.shared.scheduling.door import Outlook, judge
 from slipstream.shared.scheduling.planner import Planned, Planner
 from slipstream.shared.scheduling.wait_estimate import WaitEstimate
 from slipstream.shared.scheduling.waiting import WaitingRequest
@@ -61,7 +61,7 @@ class Scheduler:
         if not queue.can_add(waiting.num_bytes):
             self._refuse(request, "queue_full")
             return
-        if not self._rules.is_door_open and judge(waiting, queue, self._estimate, now):
+        if not self._rules.is_door_open and judge(waiting, self._outlook(), now):
             self._refuse(request, "too_late")
             return
         is_first = not self._waiting
@@ -92,7 +92,7 @@ class Scheduler:
         while (planned := self._planner.next(now)) is not None:
             self._estimate.took(planned.request.work_s, now)
             self._dispatch(self._waiting.pop(planned.request.request_id), planned)
-        self._estimate.looked(now, is_anyone_waiting=bool(self._waiting))
+        self._estimate.looked(now, is_anyone_left=bool(self._waiting))
 
     def prompt_done(self, request: SimulatedRequest) -> None:
         """Take in that a prompt is computed."""
@@ -112,6 +112,15 @@ class Scheduler:
         if more > 0:
             request.num_charged = num_tokens
             self._planner.queue.counters.charge(request.tenant, more)
+
+    def _outlook(self) -> Outlook:
+        return Outlook(
+            queue=self._planner.queue,
+            estimate=self._estimate,
+            least_rate=0.5 * self._planner.fleet.num_open("decode"),
+            busy_s=0.0,
+            is_speed_known=False,  # deadlines are looked at in the queue
+        )
 
     def _as_waiting(self, request: SimulatedRequest) -> WaitingRequest:
         expected = self._lengths.expect(request.tenant, request.latency_class, request.max_tokens)

@@ -1,6 +1,7 @@
 """When prompts may lease blocks: not before they are about to be computed."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -8,6 +9,8 @@ from slipstream.shared.worker.report_book import Attempt
 
 # Of what longer ones inside still have to compute: a prompt of up to this part passes them.
 _SHORT_PART = 4
+# Who has waited here for so long goes first, however urgent the others are.
+_AGED_S = 20.0
 
 Rank = tuple[int, float]  # priority, then who came first: the greater is the more important
 
@@ -20,25 +23,35 @@ class Claim:
     rank: Rank
     num_tokens: int  # still to be computed
     is_passing: bool = False  # it went in beside one that is much longer
+    came_at: float = field(default_factory=time.monotonic)
     turn: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def admitted(inside: Iterable[Claim], waiting: Iterable[Claim], max_num_tokens: int) -> list[Claim]:
+def admitted(
+    inside: Iterable[Claim], waiting: Iterable[Claim], max_num_tokens: int, aged_since: float = 0.0
+) -> list[Claim]:
     """
     Return who of those waiting may enter, marking those that pass others. Pure but for the marks.
 
     In the order of their rank, while less than `max_num_tokens` are to be computed inside: so what
     is leased is computed next, and the next one is there when a step has rows left. What is inside
     at a lower priority doesn't count. Prompts that are much shorter than what is inside have as
-    much room of their own: none waits for a long one.
+    much room of their own: none waits for a long one. Who came before `aged_since` goes first.
     """
     entered: list[Claim] = []
     num_passing = sum(each.num_tokens for each in inside if each.is_passing)
     first = [each for each in inside if not each.is_passing]
-    for claim in sorted(waiting, key=lambda each: each.rank, reverse=True):
-        num_first = sum(each.num_tokens for each in first if each.rank[0] >= claim.rank[0])
+    order = sorted(waiting, key=lambda each: each.rank, reverse=True)
+    order.sort(key=lambda each: min(each.came_at, aged_since))
+    for claim in order:
+        is_aged = claim.came_at < aged_since
+        num_first = sum(
+            each.num_tokens for each in first if is_aged or each.rank[0] >= claim.rank[0]
+        )
         if num_first < max_num_tokens:
             first.append(claim)
+        elif is_aged:
+            break  # nobody goes in before it
         elif num_passing < max_num_tokens and claim.num_tokens * _SHORT_PART <= num_first:
             num_passing += claim.num_tokens
             claim.is_passing = True
@@ -96,7 +109,8 @@ class PromptGate:
 
     def _let_in(self) -> None:
         inside, waiting = self._inside.values(), self._waiting.values()
-        for claim in admitted(inside, waiting, self._max_num_tokens):
+        aged_since = time.monotonic() - _AGED_S
+        for claim in admitted(inside, waiting, self._max_num_tokens, aged_since):
             del self._waiting[claim.attempt]
             self._inside[claim.attempt] = claim
             claim.turn.set()

@@ -82,10 +82,9 @@ def make_report(
         role=role,
         number=number,
         num_seats=num_seats,
-        num_free_seats=num_seats,
         held=held or [],
         ended=ended or [],
-        **{"epoch": 1, "host_id": HOST, **fields},
+        **{"epoch": 1, "host_id": HOST, "num_free_seats": num_seats, **fields},
     )
 
 

@@ -12,6 +12,7 @@ from slipstream.shared.messages.common import Rejected, Usage
 from slipstream.shared.messages.generate import REPLACED
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.scheduling.queue import AGED_EVERY
 from slipstream.shared.telemetry.logging import request_fields
 
 from .scheduler_office import FINISHED, Office, R, running
@@ -80,7 +81,8 @@ async def test_a_worker_that_does_not_take_the_job_costs_an_attempt_elsewhere(
     office.desk.open(record)
     await until(lambda: second.jobs)
 
-    assert (2, int(trouble != "no_seat")) == (second.jobs[0].attempt, record.num_failures)
+    num_failures = int(trouble not in ("no_seat", "gone"))
+    assert (2, num_failures) == (second.jobs[0].attempt, record.num_failures)
     if trouble != "gone":
         assert [(1, REPLACED)] == [(each.attempt, each.reason) for each in first.cancels]
     assert [] == office.answers
@@ -147,16 +149,67 @@ async def test_attempts_are_limited(office: Office) -> None:
     office.assert_empty()
 
 
-async def test_a_full_worker_is_asked_until_it_has_a_seat(office: Office) -> None:
+async def test_a_full_worker_is_asked_again_when_it_says_that_it_has_a_seat(
+    office: Office,
+) -> None:
+    """As after a restart of the scheduler: its seats are taken by requests that are not ours."""
     decode = await office.worker("d")
     decode.answer_job = Rejected(request_id=R, attempt=1, reason="no_seat")
     record = make_record()
     office.desk.open(record)
-    await until(lambda: len(decode.jobs) > 4)
+    await until(lambda: decode.cancels)
+    for _ in range(20):
+        office.desk.kick()
+        await asyncio.sleep(0.005)
+    assert 1 == len(decode.jobs), "it is not asked for ever what it has answered"
+    await office.report(decode, num_free_seats=0)
+    await asyncio.sleep(0.02)
+    assert 1 == len(decode.jobs)
     decode.answer_job = None
+    await office.report(decode, num_free_seats=1)
     await until(lambda: record.phase == "decoding" and not record.is_leaving)
 
-    assert 0 == record.num_failures
+    assert (2, 0) == (len(decode.jobs), record.num_failures)
+    assert 3 == office.desk.load.queue.counters.of(""), "its tenant has paid once"
+
+
+async def test_workers_that_are_gone_cost_no_attempt(office: Office) -> None:
+    """Three of four died at once: the request goes to the fourth."""
+    for name in ("a", "b", "c"):
+        await (await office.worker(name)).die()
+    alive = await office.worker("z")
+    office.desk.open(make_record())
+    await until(lambda: alive.jobs)
+
+    assert [] == office.codes
+
+
+async def test_a_full_decode_worker_is_not_the_prefill_worker_s_fault(office: Office) -> None:
+    full, free = await office.worker("d1"), await office.worker("d2")
+    prefill = await office.worker("p", "prefill")
+    record = make_record()
+    office.desk.open(record)
+    await until(lambda: prefill.jobs)
+    assert full.worker_id == prefill.jobs[0].decode_worker_id
+    await office.report(prefill, ended=[ended(code="decode_no_seat")])
+    await until(lambda: len(prefill.jobs) == 2)
+
+    assert free.worker_id == prefill.jobs[1].decode_worker_id
+    assert (set(), 0) == (record.avoid, record.num_failures)
+
+
+async def test_whose_turn_came_for_its_age_is_urgent_for_workers_too(office: Office) -> None:
+    """Else it would hold a seat and wait inside for those that it was put before."""
+    decode = await office.worker("d", num_seats=8)
+    office.desk.load.queue._num_since_aged = AGED_EVERY - 1
+    batch = make_record("batch", latency_class="batch", route="local")
+    batch.arrived_at -= 100
+    office.desk.open(make_record("now", latency_class="interactive", route="local"))
+    office.desk.open(batch)
+    await until(lambda: len(decode.jobs) == 2)
+
+    assert "batch" == decode.jobs[0].request_id
+    assert decode.jobs[0].priority == decode.jobs[1].priority
 
 
 async def test_a_worker_that_is_full_up_to_the_deadline_is_not_the_client_s_reason(
@@ -165,6 +218,8 @@ async def test_a_worker_that_is_full_up_to_the_deadline_is_not_the_client_s_reas
     decode = await office.worker("d")
     decode.answer_job = Rejected(request_id=R, attempt=1, reason="no_seat")
     office.desk.open(make_record(deadline_ms=1))
+    await asyncio.sleep(0.01)
+    await office.watch._tick()
     await until(lambda: office.codes)
 
     assert ["deadline_exceeded"] == office.codes

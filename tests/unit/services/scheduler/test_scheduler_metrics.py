@@ -69,6 +69,8 @@ async def test_a_second_attempt_is_no_second_placement(office: Office) -> None:
     decode = await office.worker("d")
     decode.answer_job = Rejected(request_id=R, attempt=1, reason="no_seat")
     office.desk.open(make_record())
+    await until(lambda: decode.cancels)
+    await office.report(decode)
     await until(lambda: len(decode.jobs) > 1)
 
     assert 1 == office.metric("slipstream_queue_time_seconds_count")

@@ -1,7 +1,7 @@
 """Who is refused before waiting in vain."""
 
 from slipstream.shared.scheduling.classes import CLASSES
-from slipstream.shared.scheduling.door import judge, retry_ms
+from slipstream.shared.scheduling.door import Outlook, judge, retry_ms
 from slipstream.shared.scheduling.queue import WaitingQueue
 from slipstream.shared.scheduling.wait_estimate import WaitEstimate
 
@@ -10,28 +10,28 @@ from .scheduling_samples import waiting
 NOW = 100.0
 
 
-def busy(work_ahead_s: float) -> tuple[WaitingQueue, WaitEstimate]:
+def busy(work_ahead_s: float, busy_s: float = 0.0, *, is_speed_known: bool = True) -> Outlook:
     """Return a queue that is worked off at one second of work a second."""
     queue = WaitingQueue(100, 10_000)
     queue.add(waiting("ahead", work_s=work_ahead_s))
     estimate = WaitEstimate()
-    estimate.looked(0.0, is_anyone_waiting=True)
+    estimate.looked(0.0, is_anyone_left=True)
     for number in range(1, 101):
         estimate.took(1.0, number)
-        estimate.looked(number, is_anyone_waiting=True)
-    return queue, estimate
+        estimate.looked(number, is_anyone_left=True)
+    return Outlook(queue, estimate, 0.1, busy_s, is_speed_known)
 
 
 def test_whoever_waits_no_longer_than_promised_is_let_in() -> None:
-    queue, estimate = busy(CLASSES["standard"].ttft_target_s / 2)
+    outlook = busy(CLASSES["standard"].ttft_target_s / 2)
 
-    assert judge(waiting(), queue, estimate, NOW) is None
+    assert judge(waiting(), outlook, NOW) is None
 
 
 def test_whoever_would_wait_longer_is_told_when_to_come_back() -> None:
     limit_s = CLASSES["standard"].ttft_target_s
-    queue, estimate = busy(2 * limit_s)
-    late = judge(waiting(), queue, estimate, NOW)
+    outlook = busy(2 * limit_s)
+    late = judge(waiting(), outlook, NOW)
 
     assert late is not None
     assert f"at most {0.75 * limit_s:g} s" in late.message
@@ -40,35 +40,39 @@ def test_whoever_would_wait_longer_is_told_when_to_come_back() -> None:
 
 def test_the_promise_is_of_the_first_token_and_the_prompt_takes_its_part() -> None:
     target_s = CLASSES["standard"].ttft_target_s
-    queue, estimate = busy(0.6 * target_s)
+    outlook = busy(0.6 * target_s)
 
-    assert judge(waiting(prefill_s=0.02 * target_s), queue, estimate, NOW) is None
-    assert judge(waiting(prefill_s=0.4 * target_s), queue, estimate, NOW) is not None
-    queue, estimate = busy(0.4 * target_s)
+    assert judge(waiting(prefill_s=0.02 * target_s), outlook, NOW) is None
+    assert judge(waiting(prefill_s=0.4 * target_s), outlook, NOW) is not None
+    outlook = busy(0.4 * target_s)
     giant = waiting(prefill_s=5 * target_s)
-    assert judge(giant, queue, estimate, NOW) is None, "it would be late on an idle stack, too"
+    assert judge(giant, outlook, NOW) is None, "it would be late on an idle stack, too"
 
 
 def test_a_better_class_does_not_wait_for_others() -> None:
-    queue, estimate = busy(1000)
+    outlook = busy(1000)
 
-    assert judge(waiting(latency_class="interactive"), queue, estimate, NOW) is None
+    assert judge(waiting(latency_class="interactive"), outlook, NOW) is None
 
 
 def test_a_deadline_that_can_not_be_met_is_refused_at_once() -> None:
-    queue, estimate = busy(10)
-    hopeless = waiting(deadline_at=NOW + 11, work_s=4)
-    late = judge(hopeless, queue, estimate, NOW)
+    outlook = busy(10, busy_s=1)
+    hopeless = waiting(deadline_at=NOW + 12, prefill_s=2)
+    late = judge(hopeless, outlook, NOW)
 
     assert late is not None
     assert "deadline_ms" in late.message
-    assert judge(waiting(deadline_at=NOW + 30, work_s=4), queue, estimate, NOW) is None
+    assert judge(waiting(deadline_at=NOW + 30, prefill_s=2), outlook, NOW) is None
+    idle = Outlook(WaitingQueue(10, 10_000), WaitEstimate(), 0.5, 0.0, is_speed_known=True)
+    assert judge(waiting(deadline_at=NOW + 1, prefill_s=2), idle, NOW) is not None
 
 
 def test_what_is_not_known_refuses_nobody() -> None:
-    queue, _ = busy(1e6)
+    unknown = busy(1e6).queue
+    outlook = Outlook(unknown, WaitEstimate(), 0.5, 0.0, is_speed_known=False)
 
-    assert judge(waiting(), queue, WaitEstimate(), NOW) is None
+    assert judge(waiting(), outlook, NOW) is None
+    assert judge(waiting(deadline_at=NOW + 0.01, prefill_s=9), outlook, NOW) is None
 
 
 def test_nobody_is_told_to_come_back_at_once_or_never() -> None:

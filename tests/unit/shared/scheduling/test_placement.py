@@ -186,9 +186,53 @@ def test_a_busy_prefill_worker_loses_long_prompts_to_a_clearly_faster_decode_wor
 
 
 def test_seats_are_kept_for_the_first_class() -> None:
-    fleet = fleet_of(report("d", num_seats=3))
+    fleet = fleet_of(report("d", num_seats=8, num_free_seats=8))
     rules = PlacementRules(num_reserved_seats=2)
-    occupy(fleet, "d")
+    occupy(fleet, "d", 6)
 
     assert choose(waiting(route="local"), fleet, rules) is None
     assert choose(waiting(route="local", latency_class="interactive"), fleet, rules) is not None
+
+
+def test_a_small_worker_is_not_kept_for_one_class_alone() -> None:
+    fleet = fleet_of(report("d", num_seats=2))
+
+    assert choose(waiting(route="local"), fleet, PlacementRules(num_reserved_seats=2)) is not None
+
+
+def test_a_far_prefill_worker_helps_out_where_the_neighbour_is_full() -> None:
+    fleet = fleet_of(
+        report("d", kv_class="same"),
+        report("near", "prefill", kv_class="same"),
+        report("far", "prefill", host_id="other", kv_class="same"),
+    )
+    placement = Placement(WorkerId("d"), HOST, WorkerId("near"), "remote", "test")
+    fleet.assign(RequestId("x"), placement, 2000)
+    choice = place(fleet, "remote", 800)
+
+    assert choice is not None
+    assert "far" == choice.prefill_worker_id
+
+
+def test_workers_whose_prompts_wait_hide_nobody_that_is_idle() -> None:
+    reports = [report(f"d{number:02}", num_seats=32, num_free_seats=32) for number in range(20)]
+    fleet = fleet_of(*reports)
+    for number in range(8):
+        occupy(fleet, f"d{number:02}", num_tokens=2000)
+    for number in range(8, 20):
+        occupy(fleet, f"d{number:02}", 10)
+    choice = place(fleet, "local", 1000)
+
+    assert choice is not None
+    assert choice.decode_worker_id >= "d08"
+
+
+def test_who_failed_a_request_is_not_asked_again_while_others_are_busy() -> None:
+    fleet = fleet_of(report("a"), report("b", num_seats=1, num_free_seats=1))
+    occupy(fleet, "b")
+
+    assert place(fleet, "local", avoid={WorkerId("a")}) is None
+    fleet.unassign(RequestId("b0"))
+    choice = place(fleet, "local", avoid={WorkerId("a")})
+    assert choice is not None
+    assert "b" == choice.decode_worker_id

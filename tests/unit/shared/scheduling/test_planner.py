@@ -1,5 +1,9 @@
 """What runs next, and where: queue and fleet together."""
 
+from collections import Counter, deque
+
+import pytest
+
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.reports import WorkerReport
 from slipstream.shared.scheduling.fleet import Fleet
@@ -44,11 +48,11 @@ def test_nothing_is_placed_where_nobody_is() -> None:
 
 
 def test_the_first_class_finds_a_seat_though_others_wait_for_one() -> None:
-    planner, _ = planner_of(report("d", num_seats=3))
+    planner, _ = planner_of(report("d", num_seats=4))
     planner.add(waiting("i0", 0, latency_class="interactive"), 0)
     for number in range(4):
         planner.add(waiting(f"s{number}", number), 0)
-    assert ["i0", "s0"] == plan_all(planner), "one seat is kept"
+    assert ["i0", "s0", "s1"] == plan_all(planner), "one seat is kept"
     planner.add(waiting("i1", 5, latency_class="interactive"), 5)
 
     assert ["i1"] == plan_all(planner, 5)
@@ -88,3 +92,57 @@ def test_the_order_stays_open_until_a_worker_can_begin() -> None:
     fleet.prompt_done(RequestId("r0"))
 
     assert ["small"] == plan_all(planner)
+
+
+def test_nobody_starves_though_seats_are_kept_and_better_classes_want_all_of_them() -> None:
+    """Three classes through the planner: the worse two get every eighth turn between them."""
+    planner, fleet = planner_of(report("d", num_seats=8, num_free_seats=8))
+    for number in range(2000):
+        planner.add(waiting(f"s{number}", 0, num_prompt_tokens=10), 0)
+        planner.add(waiting(f"b{number}", 0, num_prompt_tokens=10, latency_class="batch"), 0)
+    turns: Counter[str] = Counter()
+    running: deque[RequestId] = deque()
+    now = 200.0
+    for number in range(800):
+        name = f"i{number}"
+        planner.add(waiting(name, now, num_prompt_tokens=10, latency_class="interactive"), now)
+        now += 0.01
+        while (planned := planner.next(now)) is not None:
+            turns[planned.request.latency_class] += 1
+            running.append(planned.request.request_id)
+        if len(running) > 7:
+            fleet.unassign(running.popleft())
+
+    assert turns["interactive"] > 0.8 * turns.total()
+    assert turns["batch"] > 0.03 * turns.total()
+    assert turns["standard"] > 0.03 * turns.total()
+
+
+def test_one_that_waits_for_a_prefill_worker_keeps_nobody_waiting_who_needs_none() -> None:
+    planner, _ = planner_of(report("d", num_seats=16), report("p", "prefill", num_seats=0))
+    planner.add(waiting("i", 0, latency_class="interactive", route="remote"), 0)
+    planner.add(waiting("s", 1, route="local"), 0)
+
+    assert ["s"] == plan_all(planner)
+
+
+def test_short_prompts_of_another_tenant_do_not_take_the_share_of_who_is_next() -> None:
+    """A's prompts are long and wait for the window; B's would pass them, for ever."""
+    planner, fleet = planner_of(
+        report("d", num_seats=999, num_free_seats=999), policy="fair", window_tokens=1024
+    )
+    for number in range(40):
+        planner.add(waiting(f"a{number}", 0, tenant="a", num_prompt_tokens=4000), 0)
+    for number in range(800):
+        planner.add(waiting(f"b{number}", 0, tenant="b", num_prompt_tokens=200), 0)
+    served: Counter[str] = Counter()
+    given: deque[RequestId] = deque()
+    for _ in range(400):
+        while (planned := planner.next(0.0)) is not None:
+            served[planned.request.tenant] += planned.request.num_prompt_tokens
+            given.append(planned.request.request_id)
+        if min(planner.queue.requests(), key=lambda each: each.tenant).tenant == "b":
+            break
+        fleet.prompt_done(given.popleft())
+
+    assert served["b"] / served["a"] == pytest.approx(1.0, abs=0.15)

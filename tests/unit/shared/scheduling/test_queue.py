@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from slipstream.shared.ids import RequestId
 from slipstream.shared.scheduling.classes import CLASSES
-from slipstream.shared.scheduling.key_order import PRIORITY_S, WORK_AGING
+from slipstream.shared.scheduling.key_order import PRIORITY_PART
 from slipstream.shared.scheduling.queue import AGED_EVERY, POLICIES, Policy, WaitingQueue
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
 from .scheduling_samples import take_all, waiting
+
+POINT_S = PRIORITY_PART * CLASSES["standard"].ttft_target_s
 
 
 def queue_of(*requests: WaitingRequest, policy: Policy = "priority") -> WaitingQueue:
@@ -34,11 +36,11 @@ def test_first_come_first_served_knows_nothing_else() -> None:
 
 
 def test_priority_goes_first_and_ages() -> None:
-    """A point is worth ten seconds: who has waited longer than that isn't passed any more."""
+    """A point is worth some seconds: who has waited longer than that isn't passed any more."""
     queue = queue_of(
         waiting("early", 0),
-        waiting("urgent", PRIORITY_S - 1, priority=1),
-        waiting("late", PRIORITY_S + 1, priority=1),
+        waiting("urgent", POINT_S - 1, priority=1),
+        waiting("late", POINT_S + 1, priority=1),
         waiting("low", 0, priority=-1),
     )
 
@@ -46,14 +48,20 @@ def test_priority_goes_first_and_ages() -> None:
 
 
 def test_less_work_goes_first_until_the_longer_has_waited_for_it() -> None:
+    """However much work: nobody passes any more when half of what is promised is over."""
+    half_s = CLASSES["standard"].ttft_target_s / 2
     queue = queue_of(
+        waiting("giant", 0, work_s=2000),
         waiting("long", 0, work_s=2),
         waiting("short", 1, work_s=0.5),
-        waiting("short, but too late", 1.6 * WORK_AGING, work_s=0.5),
+        waiting("short, but too late", half_s, work_s=0.5),
+        waiting("nothing, but too late", half_s + 1, work_s=0),
         policy="sjf",
     )
+    order = take_all(queue)
 
-    assert ["short", "long", "short, but too late"] == take_all(queue)
+    assert ["short", "long", "giant"] == order[:3]
+    assert {"short, but too late", "nothing, but too late"} == set(order[3:])
 
 
 def test_the_earliest_deadline_goes_first() -> None:
@@ -106,14 +114,34 @@ def test_who_has_not_waited_long_gets_no_turn_of_a_better_class() -> None:
         queue.take(request, now)
 
 
-def test_only_ranks_that_have_a_seat_are_looked_at() -> None:
-    queue = queue_of(waiting("s", 0), waiting("b", 0, latency_class="batch"))
-    assert queue.first(0, max_rank=0) is None
-    queue.add(waiting("i", 1, latency_class="interactive"))
-    first = queue.first(1, max_rank=0)
+def test_both_worse_classes_get_turns() -> None:
+    """One after the other, however much longer one of them has waited."""
+    queue = WaitingQueue(10_000, 10**6)
+    for number in range(500):
+        queue.add(waiting(f"s{number}", 0))
+        queue.add(waiting(f"b{number}", 0, latency_class="batch"))
+    turns: Counter[str] = Counter()
+    for number in range(1000):
+        now = 100.0 + number / 10
+        queue.add(waiting(f"i{number}", now, latency_class="interactive"))
+        request = queue.first(now)
+        assert request is not None
+        queue.take(request, now)
+        turns[request.latency_class] += 1
 
-    assert first is not None
-    assert "i" == first.request_id
+    assert 125 == pytest.approx(turns["standard"] + turns["batch"], abs=2)
+    assert abs(turns["standard"] - turns["batch"]) <= 1
+
+
+def test_who_may_pass_is_the_first_of_each_class_and_the_shortest() -> None:
+    queue = queue_of(
+        waiting("s0", 0, num_prompt_tokens=500),
+        waiting("s1", 1, num_prompt_tokens=60),
+        waiting("b0", 0, latency_class="batch"),
+    )
+    names = [str(turn.request.request_id) for turn in queue.turns(1)]
+
+    assert ["s0", "b0", "s1", "b0"] == names
 
 
 def test_tenants_get_equal_shares_whatever_they_send() -> None:
@@ -245,19 +273,6 @@ def test_cancelled_requests_do_not_pile_up_behind_one_that_waits() -> None:
     assert ["first"] == take_all(queue)
 
 
-def test_the_shortest_prompt_of_the_first_class_is_known() -> None:
-    queue = queue_of(
-        waiting("b", num_prompt_tokens=1, latency_class="batch"),
-        waiting("long", num_prompt_tokens=500),
-        waiting("cached", num_prompt_tokens=500, num_cached_tokens=450),
-        waiting("short", num_prompt_tokens=60),
-    )
-    shortest = queue.shortest()
-
-    assert shortest is not None
-    assert "cached" == shortest.request_id
-
-
 def test_work_ahead_is_that_of_its_class_and_better_ones() -> None:
     queue = queue_of(
         waiting("i", latency_class="interactive", work_s=1),
@@ -275,8 +290,28 @@ def test_work_ahead_of_a_modest_tenant_is_not_that_of_a_greedy_one() -> None:
     for number in range(50):
         queue.add(waiting(f"a{number}", tenant="a", work_s=1))
 
-    assert 2 == queue.work_ahead_s(waiting(tenant="b", work_s=1))
+    assert 1 == queue.work_ahead_s(waiting(tenant="b", work_s=1))
     assert 50 == queue.work_ahead_s(waiting(tenant="a", work_s=1))
+
+
+def test_work_ahead_is_of_those_that_go_before() -> None:
+    queue = WaitingQueue(10_000, 10**6)
+    for number in range(1000):
+        queue.add(waiting(f"r{number}", number / 1000, priority=number % 3 - 1, work_s=1))
+
+    assert 0 == queue.work_ahead_s(waiting(arrived_at=1, priority=100))
+    assert 333 == pytest.approx(queue.work_ahead_s(waiting(arrived_at=1, priority=1)), rel=0.1)
+    assert 1000 == pytest.approx(queue.work_ahead_s(waiting(arrived_at=1, priority=-1)))
+
+
+def test_a_prompt_is_paid_for_once() -> None:
+    queue = WaitingQueue(100, 10_000, "fair")
+    queue.add(waiting("r", tenant="a"))
+    take_all(queue)
+    queue.add(waiting("r", tenant="a", is_charged=True), is_first=True)
+    take_all(queue)
+
+    assert 100 == queue.counters.of("a")
 
 
 @given(
