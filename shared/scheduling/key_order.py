@@ -21,7 +21,7 @@ MAX_WORK_PART = 1 / 2
 HALF_WORK_S = 1.0
 
 _MIN_COMPACTED = 64
-_NUM_SAMPLED = 256
+_NUM_SAMPLED = 64
 
 Key = Callable[[WaitingRequest], float]
 
