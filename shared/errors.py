@@ -93,6 +93,12 @@ class ServiceDrainedError(SlipstreamError):
         super().__init__("drained: nothing is held here any more")
 
 
+class DeadlineTooShortError(SlipstreamError):
+    """A request could not be served in time on an idle system either."""
+
+    code = "deadline_exceeded"
+
+
 class OverloadedError(SlipstreamError):
     """A request would be served too late; the message says by how much."""
 

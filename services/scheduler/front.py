@@ -20,13 +20,14 @@ from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.subjects import DECODE, GENERATE, SUBMIT, is_inbox, last_token
 from slipstream.shared.config import SchedulerConfig
-from slipstream.shared.errors import OverloadedError, SlipstreamError
+from slipstream.shared.errors import DeadlineTooShortError, OverloadedError, SlipstreamError
 from slipstream.shared.ids import RequestId, new_request_id
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled, Resume
 from slipstream.shared.messages.jobs import Encoding, ReplyTarget
 from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.scheduling.door import TooLate
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import extract
@@ -235,7 +236,7 @@ class Front:
         ):
             return self._overloaded(root)
         if (late := self.desk.load.judge(request)) is not None:
-            return failed_from(OverloadedError(*late), root.context.trace_id)
+            return failed_from(_error_of(late), root.context.trace_id)
         record = self._record(incoming, request, root)
         if is_submitted:
             record.client_inbox = ""  # the scheduler's own: it need not ask itself
@@ -246,7 +247,7 @@ class Front:
         self, payload: bytes, subject_model: str | None, *, is_submitted: bool
     ) -> AdmittedRequest:
         """
-        Decode, check, tokenize. Raises OverloadedError before tokenizing what would wait too long.
+        Decode, check, tokenize; raise before tokenizing for what would be served too late.
 
         Tokenizing a megabyte takes a while: only short requests are read on the event loop.
         """
@@ -260,7 +261,7 @@ class Front:
             )
         late = self.desk.load.judge_read(request, self._admission.deadline_ms(request))
         if late is not None:
-            raise OverloadedError(*late)
+            raise _error_of(late)
         if is_short and not self._admission.is_slow(request):
             return finish(request, len(payload))
         return await asyncio.to_thread(finish, request, len(payload))
@@ -294,6 +295,12 @@ class Front:
         records = self._choices.open(record) if request.num_choices > 1 else [record]
         for each in records:
             self.desk.open(each)
+
+
+def _error_of(late: TooLate) -> SlipstreamError:
+    if late.retry_after_ms is None:
+        return DeadlineTooShortError(late.message)
+    return OverloadedError(late.message, late.retry_after_ms)
 
 
 async def open_front(

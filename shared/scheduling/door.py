@@ -15,7 +15,7 @@ class TooLate(NamedTuple):
     """Why a request would be served too late, and when it may be tried again."""
 
     message: str
-    retry_after_ms: int
+    retry_after_ms: int | None  # None: waiting for others is not why
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | No
     left_s = request.deadline_at - now
     if needed_s <= left_s:
         return None
+    if request.prefill_s > left_s:
+        return TooLate(
+            f"its first token takes about {request.prefill_s:.1f} s by itself, and its deadline_ms "
+            f"leaves {1000 * left_s:.0f} ms",
+            None,
+        )
     return TooLate(
         f"its first token would come after about {needed_s:.1f} s, and its deadline_ms leaves "
         f"{1000 * left_s:.0f} ms",

@@ -148,10 +148,11 @@ async def _refused(asking: client.Client, request: dict[str, Any], choices: rand
 
 
 async def _late(asking: client.Client, request: dict[str, Any], choices: random.Random) -> str:
-    """Ask for more than the time allows."""
+    """Ask for more than the time allows: told at the door where that can be seen."""
     deadline_ms = choices.choice([1, 10, 50])
     answer = await asking.ask({**request, "max_tokens": 160, "deadline_ms": deadline_ms})
-    assert ("failed", "deadline_exceeded") == (answer["type"], answer.get("code")), answer
+    assert "failed" == answer["type"], answer
+    assert answer["code"] in ("deadline_exceeded", "overloaded"), answer
     return "late"
 
 

@@ -35,6 +35,7 @@ def test_whoever_would_wait_longer_is_told_when_to_come_back() -> None:
 
     assert late is not None
     assert f"at most {0.75 * limit_s:g} s" in late.message
+    assert late.retry_after_ms is not None
     assert 0.7 * limit_s < late.retry_after_ms / 1000 < 1.5 * limit_s
 
 
@@ -61,10 +62,14 @@ def test_a_deadline_that_can_not_be_met_is_refused_at_once() -> None:
     late = judge(hopeless, outlook, NOW)
 
     assert late is not None
+    assert late.retry_after_ms is not None
     assert "deadline_ms" in late.message
     assert judge(waiting(deadline_at=NOW + 30, prefill_s=2), outlook, NOW) is None
     idle = Outlook(WaitingQueue(10, 10_000), WaitEstimate(), 0.5, 0.0, is_speed_known=True)
-    assert judge(waiting(deadline_at=NOW + 1, prefill_s=2), idle, NOW) is not None
+    alone = judge(waiting(deadline_at=NOW + 1, prefill_s=2), idle, NOW)
+    assert alone is not None
+    assert alone.retry_after_ms is None, "coming back helps nobody"
+    assert "by itself" in alone.message
 
 
 def test_what_is_not_known_refuses_nobody() -> None:
