@@ -16,8 +16,11 @@ from slipstream.services.scheduler.records import RequestRecord
 
 PROBE_S = 1.0
 GONE_AFTER_S = 5.0  # of probes that all failed
-_MAX_NUM_PROBES = 200  # at a time; with more clients each is asked less often
-_MIN_NUM_MISSES = 2
+# At a time, which takes the server and us some ten milliseconds; with more clients each is asked
+# less often.
+MAX_NUM_PROBES = 500
+_MIN_NUM_MISSES = 3  # of as many probes
+_SUSPECT_S = 2.0  # after so long who missed one is asked before others: soon it is known
 _BESIDE = "slipstream-probe"
 _NUM_SHARED_TOKENS = 3  # `_INBOX.<client>.<request>`: the client listens to all of its own
 
@@ -35,15 +38,39 @@ class _Watched:
     key: str
     is_beside: bool  # the probe goes beside the inbox, where somebody may never have listened
     asked_at: float | None = None
-    missed_at: float | None = None
+    is_missed: bool = False  # the last probe
     first_missed_at: float | None = None
-    num_misses: int = 0
+    num_misses: int = 0  # probes in a row
     was_there: bool = False
 
     @property
     def is_unknowable(self) -> bool:
         """Nobody ever listened beside the inbox: that says nothing of who listens on it."""
         return self.is_beside and self.num_misses > 0 and not self.was_there
+
+    def turn(self, now: float) -> tuple[bool, float]:
+        """Return its place among those to ask, the least first: suspects, if not just asked."""
+        asked_at = float("-inf") if self.asked_at is None else self.asked_at
+        is_pressing = self.num_misses > 0 and now - asked_at >= _SUSPECT_S
+        return (not is_pressing, asked_at)
+
+    def ask(self, now: float) -> None:
+        """Note a probe. Of the last one nothing was heard, unless it missed: somebody got it."""
+        if self.asked_at is not None and not self.is_missed:
+            self.was_there = True
+            self.num_misses = 0
+            self.first_missed_at = None
+        self.asked_at = now
+        self.is_missed = False
+
+    def miss(self, now: float) -> None:
+        """Note that nobody got the last probe; each counts once, however late the next one is."""
+        if self.asked_at is None or self.is_missed:
+            return
+        self.is_missed = True
+        self.num_misses += 1
+        if self.first_missed_at is None:
+            self.first_missed_at = now
 
 
 class InterestBook:
@@ -59,23 +86,19 @@ class InterestBook:
         wanted = {_name(record): record for record in records if _is_wanted(record)}
         for name in self._watched.keys() - wanted.keys():
             del self._names[self._watched.pop(name).key]
-        due = []
-        for name, record in wanted.items():
-            watched = self._watched.get(name) or self._watch(name, record)
-            _settle(watched)
-            if not watched.is_unknowable:
-                asked_at = -1.0 if watched.asked_at is None else watched.asked_at
-                due.append((asked_at, watched.key, record))
-        due.sort(key=lambda each: each[:2])
-        for _, key, _ in due[:_MAX_NUM_PROBES]:
-            self._watched[self._names[key]].asked_at = now
-        return [_probe(key, record) for _, key, record in due[:_MAX_NUM_PROBES]]
+        each = ((self._watched.get(name) or self._watch(name, wanted[name])) for name in wanted)
+        due = [watched for watched in each if not watched.is_unknowable]
+        due.sort(key=lambda watched: watched.turn(now))
+        del due[MAX_NUM_PROBES:]
+        for watched in due:
+            watched.ask(now)
+        return [_probe(watched.key, wanted[self._names[watched.key]]) for watched in due]
 
     def missed(self, key: str, now: float) -> None:
         """Take the server's word that nobody listened."""
         name = self._names.get(key)
         if name is not None:
-            self._watched[name].missed_at = now
+            self._watched[name].miss(now)
 
     def forget(self) -> None:
         """Begin anew: after trouble with the connection absence means nothing."""
@@ -111,20 +134,6 @@ def _probe(key: str, record: RequestRecord) -> Probe:
     if record.reply.is_streamed:
         return Probe(key, record.client_inbox, record)
     return Probe(key, f"{_name(record)}.{_BESIDE}", None)
-
-
-def _settle(watched: _Watched) -> None:
-    """Take in how the last probe went."""
-    if watched.asked_at is None:
-        return
-    if watched.missed_at is not None and watched.missed_at >= watched.asked_at:
-        watched.num_misses += 1
-        if watched.first_missed_at is None:
-            watched.first_missed_at = watched.missed_at
-    else:
-        watched.was_there = True
-        watched.num_misses = 0
-        watched.first_missed_at = None
 
 
 def _is_gone(watched: _Watched | None, now: float) -> bool:

@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from slipstream.services.scheduler.interest import GONE_AFTER_S, PROBE_S, InterestBook
+from slipstream.services.scheduler.interest import (
+    GONE_AFTER_S,
+    MAX_NUM_PROBES,
+    PROBE_S,
+    InterestBook,
+)
 from slipstream.services.scheduler.records import RequestRecord
 
 from .scheduler_samples import make_record
@@ -91,11 +96,46 @@ def test_an_inbox_without_a_beside_is_not_probed() -> None:
 
 def test_many_clients_are_asked_in_turn_not_all_at_once() -> None:
     book = InterestBook()
-    records = [stream(f"r{number}") for number in range(500)]
+    num_clients = 2 * MAX_NUM_PROBES + 100
+    records = [stream(f"r{number}") for number in range(num_clients)]
     asked = [probe.subject for now in range(3) for probe in book.probes(records, float(now))]
 
-    assert 200 == len(book.probes(records, 9.0))
-    assert 500 == len(set(asked))
+    assert MAX_NUM_PROBES == len(book.probes(records, 9.0))
+    assert num_clients == len(set(asked))
+
+
+def test_a_probe_that_missed_counts_once_however_late_the_next_one_is() -> None:
+    """With many clients each is asked less often: that makes no second miss of the first."""
+    book = InterestBook()
+    records = [stream(f"r{number}") for number in range(10 * MAX_NUM_PROBES)]
+    num_probes, missed = 0, 0
+    for second in range(20):
+        assert [] == book.gone(records, float(second)), f"{num_probes} probes, {missed} missed"
+        for probe in book.probes(records, float(second)):
+            if probe.subject == "_INBOX.r0":
+                num_probes += 1
+                if num_probes <= 2:
+                    book.missed(probe.key, second + 0.1)
+                    book.missed(probe.key, second + 0.2)
+                    missed += 1
+
+    assert 2 == missed
+    assert num_probes > missed, "it was asked on, and was there"
+
+
+def test_of_many_clients_those_that_missed_a_probe_are_asked_first() -> None:
+    """What takes long is to come round to a client; whether it is gone shows soon then."""
+    book = InterestBook()
+    records = [stream(f"r{number}") for number in range(10 * MAX_NUM_PROBES)]
+    for second in range(12):
+        if names := book.gone(records, float(second)):
+            break
+        for probe in book.probes(records, float(second)):
+            if probe.subject == "_INBOX.r0":
+                book.missed(probe.key, second + 0.1)
+
+    assert ["r0"] == [each.request_id for each in names]
+    assert second <= GONE_AFTER_S + 2
 
 
 def test_after_trouble_absence_means_nothing() -> None:
