@@ -6,19 +6,27 @@ that wait the one goes next that got the fewest tokens; who comes back after a p
 with those that stayed, so that nobody saves up a claim.
 """
 
+import heapq
 from collections.abc import Collection, Mapping
 
 _MIN_KEPT = 1024
+_MAX_NUM_IDLE = 4096  # counters kept of those that have nothing waiting
 
 
 class TenantCounters:
-    """Owns the counters, which only grow. Who has none counts as served up to the floor."""
+    """
+    Owns the counters, which only grow while they are kept.
+
+    Who has none counts as served up to the floor. An order that knows what a tenant had before it
+    was forgotten looks again when that comes up: it is never worse off than with its counter.
+    """
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._weights = weights or {}
         self._counters: dict[str, float] = {}
         self._floor = 0.0  # where those that wait were at the last look
         self._last_tenant = ""  # whose turn it was last
+        self._sweep_at = _MIN_KEPT  # counters, from which on it's worth looking at all of them
 
     def __len__(self) -> int:
         return len(self._counters)
@@ -48,11 +56,22 @@ class TenantCounters:
         self._counters[tenant] = self.of(tenant) + num_tokens / self._weights.get(tenant, 1.0)
 
     def forget_idle(self, waiting: Collection[str]) -> None:
-        """Drop the counters that say nothing any more, if there are many: memory is bounded."""
-        if len(self._counters) <= 2 * len(waiting) + _MIN_KEPT:
+        """
+        Drop the counters that say nothing any more, if there are many: memory is bounded.
+
+        All are looked at only when they have doubled since they were last, so that each costs
+        the same however many there are. Of idle ones that still say something too many may be left:
+        then those nearest to the floor go, whose owners get the least by it.
+        """
+        if len(self._counters) <= self._sweep_at:
             return
-        self._counters = {
-            tenant: counter
+        needed = {*waiting, self._last_tenant} & self._counters.keys()
+        kept = {tenant: self._counters[tenant] for tenant in needed}
+        idle = (
+            (counter, tenant)
             for tenant, counter in self._counters.items()
-            if tenant in waiting or counter > self._floor
-        }
+            if counter > self._floor and tenant not in kept
+        )
+        kept.update((name, counter) for counter, name in heapq.nlargest(_MAX_NUM_IDLE, idle))
+        self._counters = kept
+        self._sweep_at = max(_MIN_KEPT, 2 * len(kept))
