@@ -83,8 +83,8 @@ class Admission:
         Return a request whose fields are in range, its text not looked at yet.
 
         `subject_model` is the model's token in the subject, if any. Nobody waits for what is
-        submitted: without a class of its own it is batch work. Raises InvalidRequestError or
-        MessageTooLargeError.
+        submitted: without a class of its own it is batch work, and what a class promises does not
+        bind it. Raises InvalidRequestError or MessageTooLargeError.
         """
         if len(payload) > self._config.max_request_bytes:
             raise MessageTooLargeError(len(payload), self._config.max_request_bytes, "a request")
@@ -97,9 +97,7 @@ class Admission:
             self._model.max_context_length,
             is_submitted=is_submitted,
         )
-        if is_submitted and request.latency_class is None:
-            request = msgspec.structs.replace(request, latency_class="batch")
-        return request
+        return self._submitted(request) if is_submitted else request
 
     def is_slow(self, request: GenerateRequest) -> bool:
         """Tell whether even a short request may take milliseconds to finish: it is compiled."""
@@ -130,6 +128,15 @@ class Admission:
             latency_class=request.latency_class or DEFAULT_CLASS,
             is_patient=request.deadline_ms is not None,
             client_request_id=request.client_request_id,
+        )
+
+    def _submitted(self, request: GenerateRequest) -> GenerateRequest:
+        """Return a submission with the class and the time that it has without its own."""
+        deadline_ms = request.deadline_ms
+        return msgspec.structs.replace(
+            request,
+            latency_class=request.latency_class or "batch",
+            deadline_ms=self._config.max_deadline_ms if deadline_ms is None else deadline_ms,
         )
 
     def _warn_of_unknown(self, payload: bytes) -> None:
@@ -216,7 +223,9 @@ class Admission:
         """Return how long a request may take in all. Raises InvalidRequestError."""
         asked, limit = request.deadline_ms, self._config.max_deadline_ms
         if asked is None:
-            return self._config.default_deadline_ms
+            # Else batch work would be out of time long before its class wants its first token.
+            is_batch = request.latency_class == "batch"
+            return limit if is_batch else self._config.default_deadline_ms
         if not 1 <= asked <= limit:
             raise InvalidRequestError(
                 "deadline_ms", f"{asked} is out of range; it must lie in [1, {limit}]", limit=limit

@@ -19,7 +19,11 @@ from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.stopping import Stopping
 from slipstream.services.scheduler.submission_endings import Ending, SubmissionEndings
 from slipstream.services.scheduler.submission_metrics import SubmissionMetrics
-from slipstream.services.scheduler.submission_rules import outcome_of, retry_delay_s
+from slipstream.services.scheduler.submission_rules import (
+    outcome_of,
+    retry_delay_s,
+    was_never_placed,
+)
 from slipstream.services.scheduler.validation import MAX_CHOICES
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.durable import DurableMessage, StorageError
@@ -189,7 +193,8 @@ class SubmissionDesk:
             found = decoder_of(ClientAnswer).decode(answer.result())
             # Cancelled by ourselves, a moment ago.
             is_ours = self._stopping.is_asked and isinstance(found, Failed)
-            if isinstance(found, Completion | Failed) and not is_ours:
+            is_over = isinstance(found, Completion | Failed) and not was_never_placed(found)
+            if is_over and not is_ours:
                 return Ending(found, answer.result())
         return Ending.of_failure(message, self._not_now())
 

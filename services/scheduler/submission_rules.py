@@ -2,6 +2,9 @@
 
 from typing import Literal
 
+from slipstream.shared.messages.common import Failed
+from slipstream.shared.messages.generate import Completion
+
 Outcome = Literal["end", "bury", "retry"]
 
 # Another try with the same body would end in the same way, or there is nobody left who wants one.
@@ -39,6 +42,12 @@ def outcome_of(code: str | None, num_deliveries: int, max_num_deliveries: int) -
         return "retry"  # nobody has tried
     is_over = code in _FINAL_CODES or num_deliveries >= max_num_deliveries
     return "bury" if is_over else "retry"
+
+
+def was_never_placed(answer: Completion | Failed) -> bool:
+    """Tell whether a try ran out of its time in the queue: then nothing was tried."""
+    is_late = isinstance(answer, Failed) and answer.code == "deadline_exceeded"
+    return is_late and answer.attempt == 0
 
 
 def retry_delay_s(num_deliveries: int) -> float:

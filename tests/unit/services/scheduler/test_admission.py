@@ -19,6 +19,7 @@ from slipstream.shared.errors import (
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.fake_model import write_fake_model
 from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.scheduling.classes import CLASSES
 
 from .scheduler_samples import make_config
 
@@ -173,6 +174,48 @@ def test_token_ids_and_messages_are_prompts_too(admission: Admission) -> None:
 def test_deadlines_have_limits(admission: Admission, deadline_ms: int) -> None:
     with pytest.raises(InvalidRequestError, match=r"deadline_ms: .*\[1, 3600000\]"):
         admit(admission, deadline_ms=deadline_ms)
+
+
+@pytest.mark.parametrize(
+    ("latency_class", "deadline_ms"),
+    [(None, 300_000), ("interactive", 300_000), ("standard", 300_000), ("batch", 3_600_000)],
+)
+def test_without_a_deadline_of_its_own_a_request_has_its_class_s(
+    admission: Admission, latency_class: str | None, deadline_ms: int
+) -> None:
+    request = admit(admission, latency_class=latency_class)
+
+    assert deadline_ms == request.deadline_ms
+    assert not request.is_patient
+
+
+def test_batch_work_may_wait_for_what_its_class_promises(admission: Admission) -> None:
+    promised_ms = 1000 * CLASSES["batch"].ttft_target_s
+
+    assert promised_ms <= admit(admission, latency_class="batch").deadline_ms
+
+
+@pytest.mark.parametrize(
+    ("fields", "latency_class", "deadline_ms"),
+    [
+        ({}, "batch", 3_600_000),
+        ({"latency_class": "interactive"}, "interactive", 3_600_000),
+        ({"deadline_ms": 5000}, "batch", 5000),
+    ],
+)
+def test_a_submission_has_all_the_time_there_is_and_no_class_hurries_it(
+    admission: Admission, fields: dict[str, Any], latency_class: str, deadline_ms: int
+) -> None:
+    payload = json.dumps({"prompt": "Hello", **fields}).encode()
+    request = admission.admit(payload, None, is_submitted=True)
+
+    assert (latency_class, deadline_ms) == (request.latency_class, request.deadline_ms)
+    assert request.is_patient
+
+
+def test_a_submission_s_deadline_has_limits_too(admission: Admission) -> None:
+    with pytest.raises(InvalidRequestError, match=r"deadline_ms: 0 is out of range"):
+        admission.admit(b'{"prompt": "x", "deadline_ms": 0}', None, is_submitted=True)
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b'"x"', b"\x80", b"\xff", b'{"prompt": 1}'])

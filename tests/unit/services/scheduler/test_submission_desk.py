@@ -188,6 +188,30 @@ async def test_what_never_passes_ends_as_a_dead_letter(office: SubmissionOffice)
     assert [("worker_lost", 3)] == [(each.reason, each.num_deliveries) for each in office.letters]
 
 
+async def test_what_ran_out_of_its_time_in_the_queue_is_put_back(office: SubmissionOffice) -> None:
+    """No worker has seen it, so another try is the first."""
+    office.front.answer = Failed(code="deadline_exceeded", message="m")
+    message = await office.submit()
+    await office.serve(message)
+    assert office.ending("seq-1") is None
+    office.front.answer = completion()
+    await office.serve(await office.take())
+
+    assert [1] == message.delays_s
+    assert completion() == office.ending("seq-1")
+    assert [] == office.letters
+
+
+async def test_what_ran_out_of_its_time_on_a_worker_ends(office: SubmissionOffice) -> None:
+    office.front.answer = Failed(code="deadline_exceeded", message="m", attempt=1)
+    message = await office.submit()
+    await office.serve(message)
+
+    assert message.is_acked
+    assert "deadline_exceeded" == office.ending("seq-1").code
+    assert ["deadline_exceeded"] == [letter.reason for letter in office.letters]
+
+
 async def test_what_was_taken_too_often_is_not_tried(office: SubmissionOffice) -> None:
     """It may be what ends the scheduler."""
     message = await office.submit()
