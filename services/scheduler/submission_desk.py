@@ -19,8 +19,11 @@ from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.stopping import Stopping
 from slipstream.services.scheduler.submission_endings import Ending, SubmissionEndings
 from slipstream.services.scheduler.submission_metrics import SubmissionMetrics
+from slipstream.services.scheduler.submission_room import SubmissionRoom
 from slipstream.services.scheduler.submission_rules import (
+    may_go_back,
     outcome_of,
+    rest_for_room_s,
     retry_delay_s,
     was_never_placed,
 )
@@ -53,6 +56,7 @@ class SubmissionDesk:
         self,
         config: SchedulerConfig,
         front: Front,
+        room: SubmissionRoom,
         inbox: AnswerInbox,
         endings: SubmissionEndings,
         metrics: SubmissionMetrics,
@@ -60,6 +64,7 @@ class SubmissionDesk:
     ) -> None:
         self._config = config
         self._front = front
+        self._room = room
         self._inbox = inbox
         self._endings = endings
         self._metrics = metrics
@@ -133,9 +138,7 @@ class SubmissionDesk:
         subject, answer = self._inbox.expect()
         try:
             incoming = Incoming(message.subject, message.payload, subject, message.headers)
-            # One after another: with room for one of them each of several would find it.
-            async with self._door:
-                opened = await self._opened(incoming, identity.num_choices)
+            opened = await self._opened(message, incoming, identity)
             self.unopened.discard(message)
             if isinstance(opened, Failed):
                 return Ending.of_failure(message, opened)
@@ -154,18 +157,38 @@ class SubmissionDesk:
             return Failed(code="expired", message=f"waited for more than {limit:g} s", limit=limit)
         return None
 
-    async def _opened(self, incoming: Incoming, num_requests: int) -> RequestRecord | Failed:
-        """Open a request once there is room; what is interactive may be faster."""
+    async def _opened(
+        self, message: DurableMessage, incoming: Incoming, identity: Identity
+    ) -> RequestRecord | Failed:
+        """Open a request once it is let in; say after a while that it isn't, if it may go back."""
+        may_rest = may_go_back(message.num_deliveries, self._config.max_num_deliveries)
+        give_up_at = time.monotonic() + _ROOM_S if may_rest else float("inf")
+        while True:
+            # One after another: with room for one of them each of several would find it.
+            async with self._door:
+                opened = await self._let_in(incoming, identity)
+            if isinstance(opened, RequestRecord) or opened.code != "overloaded":
+                return opened
+            rest_s = rest_for_room_s(opened.retry_after_ms)
+            if time.monotonic() + rest_s > give_up_at:
+                return opened
+            await self._stopping.rest(rest_s)
+            if (failed := self._worn(message)) is not None:
+                return failed
+
+    async def _let_in(self, incoming: Incoming, identity: Identity) -> RequestRecord | Failed:
+        """Open a request as soon as there is room; what is interactive may still be faster."""
+        num_requests = identity.num_choices
         if num_requests > MAX_CHOICES:
             num_requests = 1  # it will be refused by name
-        if num_requests > self._config.max_num_waiting:
-            return self._not_now()  # others need not wait behind it
+        if num_requests > (limit := self._config.max_num_waiting):
+            message = f"n is {num_requests}, and no more than {limit} requests may wait here"
+            return Failed(code="no_room", message=message, field="n", limit=limit)
         give_up_at = time.monotonic() + _ROOM_S
         while not self._stopping.is_asked and time.monotonic() < give_up_at:
-            if self._front.has_room(num_requests, len(incoming.payload)):
-                opened = await self._front.open_request(incoming, is_submitted=True)
-                if isinstance(opened, RequestRecord) or opened.code != "overloaded":
-                    return opened
+            if self._room.has_room(num_requests, len(incoming.payload)):
+                late = self._room.late(identity)
+                return late or await self._front.open_request(incoming, is_submitted=True)
             await self._stopping.rest(_ROOM_REST_S)
         return self._not_now()
 
@@ -206,7 +229,10 @@ class SubmissionDesk:
 
     def _put_back(self, message: DurableMessage, ending: Ending) -> float:
         # Of a scheduler that goes the next one takes over at once.
-        delay_s = 0.0 if self._stopping.is_asked else retry_delay_s(message.num_deliveries)
+        retry_after_ms = ending.answer.retry_after_ms if isinstance(ending.answer, Failed) else None
+        delay_s = retry_delay_s(message.num_deliveries, retry_after_ms)
+        if self._stopping.is_asked:
+            delay_s = 0.0
         log.info(
             "submission_put_back",
             sequence=message.sequence,

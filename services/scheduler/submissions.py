@@ -13,6 +13,7 @@ from slipstream.services.scheduler.stopping import Stopping
 from slipstream.services.scheduler.submission_desk import SubmissionDesk
 from slipstream.services.scheduler.submission_endings import SubmissionEndings
 from slipstream.services.scheduler.submission_metrics import SubmissionMetrics
+from slipstream.services.scheduler.submission_room import SubmissionRoom
 from slipstream.shared.bus.bus import HEADER_ROOM, Bus
 from slipstream.shared.bus.durable import DurableLimits, DurableMessage, QueueCounts, StorageError
 from slipstream.shared.config import SchedulerConfig
@@ -54,7 +55,10 @@ class Submissions:
         metrics = SubmissionMetrics(meter)
         self._stopping = Stopping()
         endings = SubmissionEndings(self._durable, metrics, self._stopping, self._restore)
-        self._desk = SubmissionDesk(config, front, self._inbox, endings, metrics, self._stopping)
+        self._room = SubmissionRoom(config, front)
+        self._desk = SubmissionDesk(
+            config, front, self._room, self._inbox, endings, metrics, self._stopping
+        )
         self._counts = QueueCounts(0, 0)
         self._counted_at = float("-inf")
         self._trouble = ""
@@ -122,7 +126,8 @@ class Submissions:
         return (
             len(self.tasks) < self._config.max_num_submissions
             and self._front.watch.knows_decode_worker
-            and self._front.has_room(1 + len(self._desk.unopened))
+            and self._room.has_room(1 + len(self._desk.unopened))
+            and self._room.late() is None
         )
 
     async def _until_freed(self) -> None:

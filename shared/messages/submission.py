@@ -16,6 +16,7 @@ import msgspec
 
 from slipstream.shared.errors import InvalidRequestError
 from slipstream.shared.messages.codec import decode_request, encode
+from slipstream.shared.messages.common import LatencyClassName
 from slipstream.shared.messages.generate import GenerateRequest
 
 MAX_KEY_CHARACTERS = 128
@@ -25,12 +26,15 @@ _KEY = re.compile(rf"seq-[0-9]+|key-[0-9a-f]{{{_NUM_DIGITS}}}")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a submission is to whoever looks for its ending."""
+    """What a submission is to whoever looks for its ending, or for room for it."""
 
     key: str  # of its result
     own_key: str  # of its result if `key` belongs to another body
     body_digest: str
     num_choices: int = 1
+    tenant: str = ""
+    latency_class: LatencyClassName | None = None
+    deadline_ms: int | None = None
 
 
 def result_key(request_key: str, tenant: str = "") -> str:
@@ -72,4 +76,12 @@ def identify(payload: bytes, sequence: int) -> Identity:
     except (InvalidRequestError, OverflowError, RecursionError):
         # Numbers beyond 64 bits can be read, not written; admission says what is wrong with them.
         return Identity(own_key, own_key, hashlib.sha256(payload).hexdigest()[:_NUM_DIGITS])
-    return Identity(key_of(request, sequence), own_key, digest, max(1, request.n or 1))
+    return Identity(
+        key_of(request, sequence),
+        own_key,
+        digest,
+        num_choices=max(1, request.n or 1),
+        tenant=request.tenant or "",
+        latency_class=request.latency_class,
+        deadline_ms=request.deadline_ms,
+    )

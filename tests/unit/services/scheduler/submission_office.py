@@ -1,6 +1,7 @@
 """A submission desk over the in-memory streams, and a front that does as a test says."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from slipstream.services.scheduler.answer_inbox import AnswerInbox
@@ -8,6 +9,7 @@ from slipstream.services.scheduler.stopping import Stopping
 from slipstream.services.scheduler.submission_desk import SubmissionDesk
 from slipstream.services.scheduler.submission_endings import SubmissionEndings
 from slipstream.services.scheduler.submission_metrics import SubmissionMetrics
+from slipstream.services.scheduler.submission_room import SubmissionRoom
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.bus.memory_durable import MemoryMessage
@@ -15,9 +17,10 @@ from slipstream.shared.bus.subjects import SUBMIT
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode, encoding_of
 from slipstream.shared.messages.common import Failed, Timings, Usage
-from slipstream.shared.messages.generate import Cancel, Choice, Completion
+from slipstream.shared.messages.generate import Cancel, Choice, Completion, GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.reports import DeadLetter
+from slipstream.shared.scheduling.door import TooLate
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 
 from .scheduler_samples import make_config, make_record
@@ -44,6 +47,14 @@ class ScriptedFront:
         self.answer: Any = completion()  # Any: an ending, or None for none
         self.refusals: list[Failed] = []  # each for one request
         self.held: set[RequestId] = set()
+        self.late: TooLate | None = None
+        self.judged: list[GenerateRequest] = []
+        self.desk = SimpleNamespace(load=SimpleNamespace(judge_read=self._judge_read))
+
+    def _judge_read(self, request: GenerateRequest, deadline_ms: int) -> TooLate | None:
+        assert deadline_ms == request.deadline_ms
+        self.judged.append(request)
+        return self.late
 
     def has_room(self, num_requests: int = 1, num_bytes: int = 0) -> bool:
         assert num_requests > 0
@@ -91,6 +102,7 @@ class SubmissionOffice:
         self.desk = SubmissionDesk(
             make_config(**config),
             self.front,  # type: ignore[arg-type] # what a desk needs of it
+            SubmissionRoom(make_config(**config), self.front),  # type: ignore[arg-type] # likewise
             self.inbox,
             endings,
             metrics,

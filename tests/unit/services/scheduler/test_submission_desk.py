@@ -263,47 +263,6 @@ async def test_a_dead_letter_that_was_not_written_is_written_by_the_next(
     assert 1 == len(office.front.opened)
 
 
-async def test_a_full_queue_is_waited_for(office: SubmissionOffice) -> None:
-    office.front.is_full = True
-    message = await office.submit()
-    serving = office.serve(message)
-    await until(office.desk._door.locked)
-    office.front.is_full = False
-    await serving
-
-    assert completion() == office.ending("seq-1")
-    assert 1 == message.num_deliveries
-
-
-async def test_a_queue_that_stays_full_sends_it_back(office: SubmissionOffice) -> None:
-    office.front.is_full = True
-    message = await office.submit()
-    await office.serve(message)
-
-    assert [] == office.front.opened
-    assert [1] == message.delays_s
-
-
-async def test_more_choices_than_ever_fit_are_not_waited_for() -> None:
-    office = await SubmissionOffice(max_num_waiting=2).open()
-    messages = [await office.submit(b'{"prompt": "x", "n": %d}' % n) for n in (3, 99)]
-    for message in messages:
-        await office.serve(message)
-
-    assert [[1], []] == [message.delays_s for message in messages]
-    assert [b'{"prompt": "x", "n": 99}'] == [each.payload for each in office.front.opened]
-
-
-async def test_an_interactive_request_that_is_faster_is_no_refusal(
-    office: SubmissionOffice,
-) -> None:
-    office.front.refusals = [Failed(code="overloaded", message="m")]
-    await office.serve(await office.submit())
-
-    assert completion() == office.ending("seq-1")
-    assert 2 == len(office.front.opened)
-
-
 async def test_an_answer_that_got_lost_is_asked_for_again(office: SubmissionOffice) -> None:
     office.front.answer = None
     message = await office.submit()

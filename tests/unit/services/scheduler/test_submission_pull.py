@@ -13,6 +13,7 @@ from slipstream.shared.bus.durable import DurableLimits, StorageError
 from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.bus.subjects import SUBMIT
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.scheduling.door import TooLate
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 
@@ -98,6 +99,19 @@ async def test_nothing_is_taken_without_room(entrance: Entrance) -> None:
     await until(lambda: len(entrance.durable.results.entries) == 2)
 
     assert 2 == before
+
+
+async def test_nothing_is_taken_that_would_wait_too_long(entrance: Entrance) -> None:
+    """To be taken and put back costs a delivery, and says nothing of the submission."""
+    entrance.front.late = TooLate("about 4000 s", 40_000)
+    await entrance.submit(2)
+    await asyncio.sleep(0.1)
+    assert 2 == entrance.num_waiting
+    assert [] == entrance.front.opened
+    entrance.front.late = None
+    await until(lambda: len(entrance.front.opened) == 2)
+
+    assert {"batch"} == {each.latency_class for each in entrance.front.judged}
 
 
 async def test_room_is_counted_for_those_that_will_want_it(entrance: Entrance) -> None:
