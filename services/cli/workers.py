@@ -6,7 +6,12 @@ import time
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import DECODE, DRAFT, PREFILL, Topic
-from slipstream.shared.errors import ConfigurationError, NoRespondersError, SlipstreamError
+from slipstream.shared.errors import (
+    ConfigurationError,
+    NoAnswerError,
+    NoRespondersError,
+    SlipstreamError,
+)
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.codec import decoder_of
 from slipstream.shared.messages.reports import Drain, ReportRequest, WorkerRecord, WorkerReport
@@ -27,7 +32,8 @@ async def drain(bus: Bus, worker_id: str, wait_s: float) -> int | None:
     """
     Tell a worker to leave; return how much it still holds after a wait, None when it is gone.
 
-    Raises ConfigurationError for a worker that isn't there, and as `call`.
+    One that is too busy to answer is asked again until the wait ends. Raises ConfigurationError
+    for a worker that isn't there, NoAnswerError for one that never answered, and else as `call`.
     """
     records = await _records(bus)
     record = next((each for each in records if each.worker_id == worker_id), None)
@@ -35,13 +41,22 @@ async def drain(bus: Bus, worker_id: str, wait_s: float) -> int | None:
         known = ", ".join(sorted(each.worker_id for each in records)) or "none"
         raise ConfigurationError(f"no worker {worker_id!r} is here; those that are: {known}")
     deadline_s = time.monotonic() + wait_s
-    try:
-        report = await _ask(bus, record, Drain())
-        while time.monotonic() < deadline_s:
-            await asyncio.sleep(_LOOK_S)
-            report = await _ask(bus, record, ReportRequest())
-    except NoRespondersError:
-        return None
+    report: WorkerReport | None = None
+    silence: NoAnswerError | None = None
+    while True:
+        try:
+            # The order is repeated until it is known to have come.
+            report = await _ask(bus, record, ReportRequest() if report is not None else Drain())
+        except NoAnswerError as error:
+            silence = error
+        except NoRespondersError:
+            return None
+        if time.monotonic() >= deadline_s:
+            break
+        await asyncio.sleep(_LOOK_S)
+    if report is None:
+        assert silence is not None, "it answered or it did not"
+        raise silence
     return len(report.held)
 
 
