@@ -15,7 +15,6 @@ from slipstream.shared.messages.common import Accepted, Rejected
 from slipstream.shared.messages.generate import Cancel, Cancelled
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob, SequenceJob
 from slipstream.shared.messages.packed import PackedInts
-from slipstream.shared.scheduling.classes import BEST_CLASS, CLASSES
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.spans import Span, SpanKind
@@ -127,7 +126,7 @@ class Dispatcher:
             "route_reason": placement.reason,
             "queue_ms": record.queue_ms,
             "elapsed_ms": record.elapsed_ms,
-            "priority": _priority(record),
+            "priority": record.job_priority,
             "tenant": request.tenant,
             "cache_salt": request.cache_salt,
             "allow_other_numerics": request.allow_other_numerics,
@@ -139,9 +138,3 @@ class Dispatcher:
             decode_worker_id=placement.decode_worker_id,
             decode_host_id=placement.host_id,
         )
-
-
-def _priority(record: RequestRecord) -> int:
-    """Return what workers order by. Whose turn came for its age must not wait there again."""
-    of_class = CLASSES[BEST_CLASS if record.is_aged else record.request.latency_class]
-    return of_class.job_priority + record.request.priority

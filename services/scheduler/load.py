@@ -13,7 +13,7 @@ from slipstream.shared.ids import HostId, RequestId
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.reports import EndedSequence, WorkerReport
-from slipstream.shared.scheduling.classes import DEFAULT_CLASS
+from slipstream.shared.scheduling.classes import BEST_CLASS, CLASSES, DEFAULT_CLASS
 from slipstream.shared.scheduling.door import Outlook, TooLate, judge, retry_ms
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.placed import Placement
@@ -112,8 +112,16 @@ class Load:
         record = self._records.pop(planned.request.request_id)
         if not record.is_charged:
             self._estimate.took(planned.request.work_s, now)
-        record.is_charged, record.is_aged = True, planned.is_aged
+        record.is_charged = True
+        record.job_priority = self._job_priority(record, is_aged=planned.is_aged)
         return Next(record, planned.placement)
+
+    def _job_priority(self, record: RequestRecord, *, is_aged: bool) -> int:
+        """Return what workers order by. Whose turn came for its age must not wait there again."""
+        if self.queue.policy == "fcfs":
+            return 0
+        of_class = CLASSES[BEST_CLASS if is_aged else record.request.latency_class]
+        return of_class.job_priority + record.request.priority
 
     def remove(self, request_id: RequestId) -> bool:
         """Take a record out of the queue; False if it doesn't wait."""

@@ -34,7 +34,7 @@ class RequestRecord:
     is_leaving: bool = False  # the attempt is being taken back: what fails of it counts no more
     token_ids: list[int] = field(default_factory=list)  # known to have been emitted
     is_charged: bool = False  # its tenant has paid for the prompt
-    is_aged: bool = False  # its turn came before that of better classes
+    job_priority: int = 0  # what workers order its attempt by
     num_given_tokens: int = 0  # of its output, that the attempt began with
     num_charged_tokens: int = 0  # of these, to its tenant
     num_unmentioned: int = 0  # reports of the holder in a row that don't know it

@@ -6,6 +6,8 @@ from slipstream.shared.scheduling.key_order import Key, KeyOrder, length
 from slipstream.shared.scheduling.tenants import TenantCounters
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
+_MIN_COMPACTED = 64
+
 
 class FairOrder:
     """
@@ -74,6 +76,7 @@ class FairOrder:
         if not order:
             del self._orders[request.tenant]
             del self._by_length[request.tenant]
+            self._compact()
 
     def _next_tenant(self) -> str | None:
         while self._heap:
@@ -86,6 +89,13 @@ class FairOrder:
             else:
                 return tenant
         return None
+
+    def _compact(self) -> None:
+        """Drop tenants that have left, if most have: those above them may stay for long."""
+        if len(self._heap) > 2 * len(self._orders) + _MIN_COMPACTED:
+            self._heap = [(self._counters.of(tenant), tenant) for tenant in self._orders]
+            heapq.heapify(self._heap)
+            self._pushed = set(self._orders)
 
     def _push(self, tenant: str) -> None:
         if tenant not in self._pushed:

@@ -64,7 +64,8 @@ class Planner:
             if placement is not None:
                 self.queue.take(request, now)
                 num_uncached = request.num_prompt_tokens - placement.num_cached_tokens
-                rank = 0 if is_aged else request.of_class.rank
+                is_equal = is_aged or self.queue.policy == "fcfs"
+                rank = 0 if is_equal else request.of_class.rank
                 self.fleet.assign(request.request_id, placement, num_uncached, rank)
                 return Planned(request, placement, is_aged)
         return None

@@ -224,6 +224,18 @@ def test_a_tenant_that_comes_and_goes_is_not_in_the_heap_many_times() -> None:
     assert ["first"] == take_all(queue)
 
 
+def test_tenants_that_came_and_left_do_not_pile_up_behind_one_that_waits() -> None:
+    queue = WaitingQueue(10, 1000, "fair")
+    queue.add(waiting("first", tenant="a"))
+    for number in range(5000):
+        queue.add(waiting(f"r{number}", tenant=f"t{number}"))
+        queue.remove(RequestId(f"r{number}"))
+    lane = queue._lanes[1]
+
+    assert len(lane.order._heap) < 100  # type: ignore[union-attr]
+    assert ["first"] == take_all(queue)
+
+
 def test_what_comes_back_goes_before_its_class() -> None:
     first = waiting("a", 1)
     queue = queue_of(first, waiting("b", 2))
