@@ -180,13 +180,14 @@ def _prefill_worker(
     first = next((each for each in neighbours if each.worker_id not in avoid), None)
     if first is not None and _has_room(first, num_uncached, rank):
         return first
-    far = (
+    far = [
         each
         for each in fleet.least_busy("prefill", max_num=_NUM_LOOKED_AT)
         if each.kv_class == decode.kv_class != "" and each.worker_id not in avoid
-    )
+    ]
     open_far = next((each for each in far if _has_room(each, num_uncached, rank)), None)
-    return open_far or first or next(iter(neighbours), None)
+    # Without any room the one that is waited for.
+    return open_far or first or next(iter(neighbours or far), None)
 
 
 def _has_room(prefill: WorkerView, num_uncached: int, rank: int) -> bool:

@@ -214,6 +214,18 @@ def test_a_far_prefill_worker_helps_out_where_the_neighbour_is_full() -> None:
     assert "far" == choice.prefill_worker_id
 
 
+def test_a_far_prefill_worker_that_is_full_is_waited_for() -> None:
+    """Computing the prompt elsewhere in silence would be another service."""
+    fleet = fleet_of(
+        report("d", kv_class="same"),
+        report("far", "prefill", host_id="other", kv_class="same"),
+    )
+    placement = Placement(WorkerId("d"), HOST, WorkerId("far"), "remote", "test")
+    fleet.assign(RequestId("x"), placement, 2000)
+
+    assert place(fleet, "remote", 800) is None
+
+
 def test_workers_whose_prompts_wait_hide_nobody_that_is_idle() -> None:
     reports = [report(f"d{number:02}", num_seats=32, num_free_seats=32) for number in range(20)]
     fleet = fleet_of(*reports)
