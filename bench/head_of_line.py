@@ -16,6 +16,7 @@ import random
 import time
 from pathlib import Path
 
+import msgspec
 from stack import MeteredStack, connected, metered_stack
 from streams import answers, request
 
@@ -34,6 +35,8 @@ _LONG_TOKENS, _SHORT_TOKENS = 4000, 64
 _NUM_OUTPUT = 4
 _BEGIN_S = 0.5  # by then the first of them are being computed
 _FREE_S = 10.0
+_DEADLINE_MS = 300_000
+_ACCEPT_S = 10.0
 _UNIT = "ms"
 
 Samples = dict[str, list[float]]
@@ -54,8 +57,11 @@ class Crowd:
         await self._bus.subscribe(inbox, self._take)
         for _ in range(_NUM_LONG):
             asked = request(rng, _LONG_TOKENS, self._route, _NUM_OUTPUT)
+            # Its own deadline: ten of them would be more than a queue is to hold otherwise.
+            asked = msgspec.structs.replace(asked, deadline_ms=_DEADLINE_MS)
             await self._bus.publish(GENERATE.subject(), encode(asked), reply=inbox)
-        await self._are_in.wait()
+        async with asyncio.timeout(_ACCEPT_S):
+            await self._are_in.wait()
 
     async def cancel(self) -> None:
         """Cancel all of them at once; return when each cancel is answered."""

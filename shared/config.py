@@ -152,7 +152,7 @@ class WorkerConfig(ServiceConfig):
     # Borrow an idle neighbour's core for a step, and lend the own one; else all threads, always.
     is_sharing_cores: bool = True
     isa: str | None = None  # force a level of the native kernels: amx, avx512, avx2, portable
-    num_seats: int = 32
+    num_seats: int = 34  # those for interactive requests (the scheduler's reserve) among them
     token_budget: int = 512  # rows of prompt a step may take
     # And so long may a step of prompts last: what a newcomer waits for its first chunk.
     prompt_step_ms: float = 100.0

@@ -17,6 +17,7 @@ from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
 from slipstream.shared.worker.step_cost import NO_STREAMS, StepCost, prompts_in
 from slipstream.shared.worker.step_metrics import StepMetrics
+from slipstream.shared.worker.urgency import Urgency
 
 log = structlog.get_logger()
 
@@ -35,6 +36,7 @@ class PrefillSteps:
         self._cost = StepCost()
         self._budget = PromptBudget(token_budget, TimeBudget(max_step_s, self._cost))
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
+        self._urgency = Urgency()
         self._sequences: list[PrefillSequence] = []
         self._work = asyncio.Event()
         self._changed = asyncio.Event()
@@ -50,7 +52,8 @@ class PrefillSteps:
         """Step for ever; sleep when there is nothing to do."""
         while True:
             await self._host.engine.wait(self._work)
-            chunks = plan(self._leased_safely(), self._budget)
+            ready = self._urgency.choose(self._leased_safely(), _priority_of)
+            chunks = plan(ready, self._budget)
             if chunks:
                 await self._step(chunks)
             self._retire()
@@ -127,8 +130,10 @@ class PrefillSteps:
             for sequence in self._sequences
             if keeper.is_safe(sequence.leased.lease_id, self._margin_s)
         ]
+        # Who has nothing to compute keeps nobody out of a step.
+        able = [each for each in safe if not each.is_done and each.num_room_tokens > 0]
         # The urgent first, and among equals who came first: so do steps share their rows.
-        return sorted(safe, key=lambda sequence: -sequence.job.priority)
+        return sorted(able, key=_priority_of, reverse=True)
 
     def _retire(self) -> None:
         """Between two steps: let go of what is done, so that its blocks may be given away."""
@@ -140,3 +145,7 @@ class PrefillSteps:
         if not self._sequences:
             self._metrics.work.stop()
             self._work.clear()
+
+
+def _priority_of(sequence: PrefillSequence) -> int:
+    return sequence.job.priority

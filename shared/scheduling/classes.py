@@ -54,3 +54,8 @@ CLASSES: Mapping[LatencyClassName, LatencyClass] = MappingProxyType(
 
 DEFAULT_CLASS: LatencyClassName = "standard"
 BEST_CLASS: LatencyClassName = "interactive"
+
+
+def class_of_priority(job_priority: int) -> int:
+    """Return how urgent the class of a job is, by its priority: the greater, the more."""
+    return (job_priority + _CLASS_STEP // 2) // _CLASS_STEP

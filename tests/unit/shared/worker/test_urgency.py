@@ -1,0 +1,34 @@
+"""Urgent prompts have steps of their own, and nobody is left out for ever."""
+
+from slipstream.shared.scheduling.classes import CLASSES
+from slipstream.shared.worker.urgency import Urgency
+
+BATCH, STANDARD, INTERACTIVE = (
+    CLASSES[name].job_priority for name in ("batch", "standard", "interactive")
+)
+
+
+def same(priority: int) -> int:
+    return priority
+
+
+def test_urgent_prompts_and_all_prompts_take_turns() -> None:
+    urgency = Urgency()
+    prompts = [INTERACTIVE, BATCH, INTERACTIVE + 100, STANDARD - 100]
+    steps = [urgency.choose(prompts, same) for _ in range(4)]
+
+    assert [[INTERACTIVE, INTERACTIVE + 100], prompts] * 2 == steps
+
+
+def test_the_priority_of_a_request_is_no_class() -> None:
+    prompts = [STANDARD + 100, STANDARD, STANDARD - 100]
+
+    assert [prompts] * 3 == [Urgency().choose(prompts, same) for _ in range(3)]
+
+
+def test_who_is_urgent_first_comes_first_after_a_step_of_all() -> None:
+    urgency = Urgency()
+    urgency.choose([INTERACTIVE, BATCH], same)
+    assert [BATCH] == urgency.choose([BATCH], same)
+    assert [INTERACTIVE] == urgency.choose([INTERACTIVE, BATCH], same)
+    assert [] == urgency.choose([], same)
