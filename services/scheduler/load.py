@@ -184,12 +184,14 @@ class Load:
     def _judge(self, waiting: WaitingRequest, now: float) -> TooLate | None:
         if not self.fleet.num_open("decode"):
             return None  # somebody may come
-        busy = self.fleet.least_busy("prefill") or self.fleet.least_busy("decode")
+        decode = self.fleet.least_busy("decode")
+        busy = self.fleet.least_busy("prefill") or decode
         outlook = Outlook(
             queue=self.queue,
             estimate=self._estimate,
             least_rate=self._least_rate(),
             busy_s=busy[0].window.num_tokens / self._rates.prompt_tokens_per_s,
+            has_free_seats=bool(decode) and decode[0].num_free_seats > 0,
             is_speed_known=bool(self._prompt_speeds),
         )
         return judge(waiting, outlook, now)

@@ -9,6 +9,7 @@ from slipstream.shared.scheduling.waiting import WaitingRequest
 
 MIN_RETRY_MS = 1000
 _MAX_RETRY_MS = 600_000
+_SHORT_PART = 4
 
 
 class TooLate(NamedTuple):
@@ -26,12 +27,13 @@ class Outlook:
     estimate: WaitEstimate
     least_rate: float  # seconds of work a second: what the workers that are up do at least
     busy_s: float  # what the least busy of them has before the next prompt
+    has_free_seats: bool  # then it is prompts that wait, and short ones pass
     is_speed_known: bool  # work and prompts are in seconds of these workers, and no guess
 
 
 def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | None:
     """Return why a request is not let in, by how long it would wait; None: it is."""
-    work_ahead_s = outlook.queue.work_ahead_s(request)
+    work_ahead_s = outlook.queue.work_ahead_s(request, may_pass=outlook.has_free_seats)
     wait_s = outlook.estimate.wait_s(work_ahead_s, outlook.least_rate)
     if wait_s is not None and wait_s > request.max_wait_s:
         return TooLate(
@@ -41,7 +43,9 @@ def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | No
         )
     if request.deadline_at is None or not outlook.is_speed_known:
         return None
-    needed_s = (wait_s or 0.0) + outlook.busy_s + request.prefill_s
+    # Much longer prompts that a worker has are passed there.
+    is_passing = request.prefill_s * _SHORT_PART <= outlook.busy_s
+    needed_s = (wait_s or 0.0) + (0.0 if is_passing else outlook.busy_s) + request.prefill_s
     left_s = request.deadline_at - now
     if needed_s <= left_s:
         return None

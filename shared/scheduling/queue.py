@@ -185,11 +185,18 @@ class WaitingQueue:
         """Return all that wait, in no order."""
         return [request for lane in self._lanes for request in lane.requests.values()]
 
-    def work_ahead_s(self, request: WaitingRequest) -> float:
-        """Return the seconds of work that would go before a newcomer, roughly."""
+    def work_ahead_s(self, request: WaitingRequest, *, may_pass: bool = False) -> float:
+        """
+        Return the seconds of work that would go before a newcomer, roughly.
+
+        `may_pass`: seats are free and it is prompts that wait, so that it passes all longer ones.
+        """
         lane = self._lane_of(request)
         better = [each for each in self._lanes if each.of_class.rank < lane.of_class.rank]
-        return sum(each.order.work_s for each in better) + lane.order.work_before_s(request)
+        before_s = lane.order.work_before_s(request)
+        if may_pass:
+            before_s = min(before_s, lane.by_length.work_before_s(request))
+        return sum(each.order.work_s for each in better) + before_s
 
     @property
     def work_s(self) -> float:

@@ -119,6 +119,7 @@ class Scheduler:
             estimate=self._estimate,
             least_rate=0.5 * self._planner.fleet.num_open("decode"),
             busy_s=0.0,
+            has_free_seats=False,
             is_speed_known=False,  # deadlines are looked at in the queue
         )
 

@@ -1,5 +1,7 @@
 """Who is refused before waiting in vain."""
 
+from dataclasses import replace
+
 from slipstream.shared.scheduling.classes import CLASSES
 from slipstream.shared.scheduling.door import Outlook, judge, retry_ms
 from slipstream.shared.scheduling.queue import WaitingQueue
@@ -19,7 +21,9 @@ def busy(work_ahead_s: float, busy_s: float = 0.0, *, is_speed_known: bool = Tru
     for number in range(1, 101):
         estimate.took(1.0, number)
         estimate.looked(number, is_anyone_left=True)
-    return Outlook(queue, estimate, 0.1, busy_s, is_speed_known)
+    return Outlook(
+        queue, estimate, 0.1, busy_s, has_free_seats=False, is_speed_known=is_speed_known
+    )
 
 
 def test_whoever_waits_no_longer_than_promised_is_let_in() -> None:
@@ -65,7 +69,7 @@ def test_a_deadline_that_can_not_be_met_is_refused_at_once() -> None:
     assert late.retry_after_ms is not None
     assert "deadline_ms" in late.message
     assert judge(waiting(deadline_at=NOW + 30, prefill_s=2), outlook, NOW) is None
-    idle = Outlook(WaitingQueue(10, 10_000), WaitEstimate(), 0.5, 0.0, is_speed_known=True)
+    idle = replace(busy(10), queue=WaitingQueue(10, 10_000))
     alone = judge(waiting(deadline_at=NOW + 1, prefill_s=2), idle, NOW)
     assert alone is not None
     assert alone.retry_after_ms is None, "coming back helps nobody"
@@ -73,11 +77,28 @@ def test_a_deadline_that_can_not_be_met_is_refused_at_once() -> None:
 
 
 def test_what_is_not_known_refuses_nobody() -> None:
-    unknown = busy(1e6).queue
-    outlook = Outlook(unknown, WaitEstimate(), 0.5, 0.0, is_speed_known=False)
+    outlook = replace(busy(1e6, is_speed_known=False), estimate=WaitEstimate())
 
     assert judge(waiting(), outlook, NOW) is None
     assert judge(waiting(deadline_at=NOW + 0.01, prefill_s=9), outlook, NOW) is None
+
+
+def test_a_short_prompt_is_not_refused_for_long_ones_that_it_passes() -> None:
+    """While seats are free; else it waits for one like everybody."""
+    outlook = busy(1000)
+    short = waiting(num_prompt_tokens=20, arrived_at=NOW)
+    assert judge(short, outlook, NOW) is not None
+    passing = replace(outlook, has_free_seats=True)
+
+    assert judge(short, passing, NOW) is None
+    assert judge(waiting(num_prompt_tokens=4000, arrived_at=NOW), passing, NOW) is not None
+
+
+def test_a_short_prompt_does_not_wait_for_what_a_worker_computes() -> None:
+    outlook = replace(busy(10, busy_s=4), queue=WaitingQueue(10, 10_000))
+
+    assert judge(waiting(deadline_at=NOW + 1, prefill_s=0.1), outlook, NOW) is None
+    assert judge(waiting(deadline_at=NOW + 3, prefill_s=2), outlook, NOW) is not None
 
 
 def test_nobody_is_told_to_come_back_at_once_or_never() -> None:
