@@ -35,6 +35,7 @@ class PrefillSteps:
         self._metrics = metrics
         self._cost = StepCost()
         self._budget = PromptBudget(token_budget, TimeBudget(max_step_s, self._cost))
+        self._brief_budget = PromptBudget(token_budget, TimeBudget(max_step_s / 2, self._cost))
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._urgency = Urgency()
         self._sequences: list[PrefillSequence] = []
@@ -52,8 +53,11 @@ class PrefillSteps:
         """Step for ever; sleep when there is nothing to do."""
         while True:
             await self._host.engine.wait(self._work)
-            ready = self._urgency.choose(self._leased_safely(), _priority_of)
-            chunks = plan(ready, self._budget)
+            now = time.monotonic()
+            ready = self._urgency.choose(self._leased_safely(), _priority_of, now)
+            # A step that has begun is what an urgent prompt waits for.
+            is_brief = self._urgency.is_expected(now)
+            chunks = plan(ready, self._brief_budget if is_brief else self._budget)
             if chunks:
                 await self._step(chunks)
             self._retire()

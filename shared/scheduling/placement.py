@@ -131,7 +131,7 @@ def _way(
         return _Way(None, why_here) if is_open_here else None
     assert prefill is not None, "without one there is a reason"
     is_asked_for = request.route == "remote"
-    is_faster_here = _is_clearly_faster_here(decode, prefill, num_uncached)
+    is_faster_here = _is_clearly_faster_here(decode, prefill, num_uncached, rank)
     if is_open_here and is_faster_here and not is_asked_for:
         return _Way(None, "prefill_busy")
     is_open_there = _has_room(prefill, num_uncached, rank)
@@ -152,12 +152,14 @@ def _why_here(request: WaitingRequest, rules: PlacementRules, num_uncached: int)
     return "short_prompt" if is_short else "cached_prompt"
 
 
-def _is_clearly_faster_here(decode: WorkerView, prefill: WorkerView, num_uncached: int) -> bool:
+def _is_clearly_faster_here(
+    decode: WorkerView, prefill: WorkerView, num_uncached: int, rank: int
+) -> bool:
     """Tell whether the first token comes much sooner beside the streams; only rates can tell."""
     if not (decode.prompt_tokens_per_s and prefill.prompt_tokens_per_s):
         return False
-    here_s = (decode.window.num_tokens + num_uncached) / decode.prompt_tokens_per_s
-    there_s = (prefill.window.num_tokens + num_uncached) / prefill.prompt_tokens_per_s
+    here_s = (decode.window.num_ahead(rank) + num_uncached) / decode.prompt_tokens_per_s
+    there_s = (prefill.window.num_ahead(rank) + num_uncached) / prefill.prompt_tokens_per_s
     if prefill.host_id != decode.host_id:
         there_s += num_uncached / (decode.pulled_tokens_per_s or _FIRST_PULLED_PER_S)
     return here_s * _CLEARLY < there_s

@@ -42,14 +42,14 @@ class PromptWindow:
 
     def has_room(self, num_tokens: int, rank: int = 0) -> bool:
         """Tell whether a prompt of so many tokens to compute may be given out now."""
-        num_ahead = self._num_ahead(rank)
+        num_ahead = self.num_ahead(rank)
         return num_ahead < self.max_num_tokens or (
             num_tokens * _SHORT_PART <= num_ahead and self._num_passing_tokens < self.max_num_tokens
         )
 
     def give(self, request_id: RequestId, num_tokens: int, rank: int = 0) -> None:
         """Count a prompt as given out."""
-        is_passing = self._num_ahead(rank) >= self.max_num_tokens
+        is_passing = self.num_ahead(rank) >= self.max_num_tokens
         given = self._given[request_id] = _Given(num_tokens, rank, is_passing)
         self._count(given, num_tokens)
 
@@ -60,7 +60,8 @@ class PromptWindow:
             self._count(given, -given.num_tokens)
         return given is not None
 
-    def _num_ahead(self, rank: int) -> int:
+    def num_ahead(self, rank: int) -> int:
+        """Return the tokens that are computed before a prompt of a class, those that pass apart."""
         return sum(num for each, num in self._num_tokens.items() if each <= rank)
 
     def _count(self, given: _Given, num_tokens: int) -> None:

@@ -7,6 +7,8 @@ from slipstream.shared.scheduling.classes import class_of_priority
 
 PromptT = TypeVar("PromptT")
 
+_EXPECTED_S = 60.0
+
 
 class Urgency:
     """
@@ -18,9 +20,14 @@ class Urgency:
 
     def __init__(self) -> None:
         self._has_left_out = False
+        self._urgent_at = float("-inf")
+
+    def is_expected(self, now: float) -> bool:
+        """Tell whether urgent prompts came beside others lately, and may come again."""
+        return now - self._urgent_at < _EXPECTED_S
 
     def choose(
-        self, prompts: Sequence[PromptT], priority_of: Callable[[PromptT], int]
+        self, prompts: Sequence[PromptT], priority_of: Callable[[PromptT], int], now: float
     ) -> list[PromptT]:
         """Return those that the next step may take, in their order."""
         classes = [class_of_priority(priority_of(each)) for each in prompts]
@@ -30,4 +37,5 @@ class Urgency:
             self._has_left_out = False
             return list(prompts)
         self._has_left_out = True
+        self._urgent_at = now
         return urgent

@@ -185,6 +185,18 @@ def test_a_busy_prefill_worker_loses_long_prompts_to_a_clearly_faster_decode_wor
         assert "asked_for_remote" == asked.reason
 
 
+def test_what_is_less_urgent_makes_no_prefill_worker_busy() -> None:
+    speeds = {"prompt_tokens_per_s": 1000.0}
+    fleet = fleet_of(report("d", **speeds), report("p", "prefill", **speeds))
+    batch = Placement(WorkerId("d"), HOST, WorkerId("p"), "remote", "test")
+    fleet.assign(RequestId("x"), batch, 4000, rank=2)
+    request = waiting(num_prompt_tokens=500, latency_class="interactive")
+    choice = choose(request, fleet, RULES)
+
+    assert choice is not None
+    assert "long_prompt" == choice.reason
+
+
 def test_seats_are_kept_for_the_first_class() -> None:
     fleet = fleet_of(report("d", num_seats=8, num_free_seats=8))
     rules = PlacementRules(num_reserved_seats=2)

@@ -15,7 +15,7 @@ def same(priority: int) -> int:
 def test_urgent_prompts_and_all_prompts_take_turns() -> None:
     urgency = Urgency()
     prompts = [INTERACTIVE, BATCH, INTERACTIVE + 100, STANDARD - 100]
-    steps = [urgency.choose(prompts, same) for _ in range(4)]
+    steps = [urgency.choose(prompts, same, 0.0) for _ in range(4)]
 
     assert [[INTERACTIVE, INTERACTIVE + 100], prompts] * 2 == steps
 
@@ -23,12 +23,22 @@ def test_urgent_prompts_and_all_prompts_take_turns() -> None:
 def test_the_priority_of_a_request_is_no_class() -> None:
     prompts = [STANDARD + 100, STANDARD, STANDARD - 100]
 
-    assert [prompts] * 3 == [Urgency().choose(prompts, same) for _ in range(3)]
+    assert [prompts] * 3 == [Urgency().choose(prompts, same, 0.0) for _ in range(3)]
 
 
 def test_who_is_urgent_first_comes_first_after_a_step_of_all() -> None:
     urgency = Urgency()
-    urgency.choose([INTERACTIVE, BATCH], same)
-    assert [BATCH] == urgency.choose([BATCH], same)
-    assert [INTERACTIVE] == urgency.choose([INTERACTIVE, BATCH], same)
-    assert [] == urgency.choose([], same)
+    urgency.choose([INTERACTIVE, BATCH], same, 0.0)
+    assert [BATCH] == urgency.choose([BATCH], same, 0.0)
+    assert [INTERACTIVE] == urgency.choose([INTERACTIVE, BATCH], same, 0.0)
+    assert [] == urgency.choose([], same, 0.0)
+
+
+def test_urgent_prompts_beside_others_are_expected_again_for_a_while() -> None:
+    urgency = Urgency()
+    urgency.choose([INTERACTIVE], same, 5.0)
+    assert not urgency.is_expected(5.0), "alone they wait for nobody"
+    urgency.choose([INTERACTIVE, BATCH], same, 10.0)
+
+    assert urgency.is_expected(60.0)
+    assert not urgency.is_expected(71.0)
