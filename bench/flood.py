@@ -116,6 +116,7 @@ async def measure(url: str, maker: RequestMaker, seconds: float) -> dict[str, fl
     answered = first_tokens_ms(flood)
     after_ms = first_tokens_ms(flood, seconds + _RECOVERY_S)
     refused = refused_after_ms(flood)
+    queued = sorted(each.queue_ms for each in flood.samples if each.queue_ms is not None)
     others = [each for each in flood.samples if not each.is_served and not _is_refused(each)]
     target_ms = 1000 * CLASSES["interactive"].ttft_target_s
     return {
@@ -128,6 +129,7 @@ async def measure(url: str, maker: RequestMaker, seconds: float) -> dict[str, fl
         "refusal p99 (ms)": percentile(refused, 99),
         "first token p50 (ms)": percentile(answered, 50),
         "first token p99 (ms)": percentile(answered, 99),
+        "of it in the queue, p50 (ms)": percentile(queued, 50),
         "share of first tokens in time": sum(each <= target_ms for each in answered)
         / len(answered),
         "first token before, p50 (ms)": percentile(before_ms, 50),

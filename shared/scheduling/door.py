@@ -33,9 +33,14 @@ class Outlook:
 
 def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | None:
     """Return why a request is not let in, by how long it would wait; None: it is."""
-    work_ahead_s = outlook.queue.work_ahead_s(request, may_pass=outlook.has_free_seats)
-    wait_s = outlook.estimate.wait_s(work_ahead_s, outlook.least_rate)
-    if wait_s is not None and wait_s > request.max_wait_s:
+    queued_s = outlook.estimate.wait_s(
+        outlook.queue.work_ahead_s(request, may_pass=outlook.has_free_seats), outlook.least_rate
+    )
+    # Much longer prompts that a worker has are passed there.
+    is_passing = request.prefill_s * _SHORT_PART <= outlook.busy_s
+    wait_s = (queued_s or 0.0) + (0.0 if is_passing else outlook.busy_s)
+    # Nobody is refused for its class while it is not known how fast the queue moves.
+    if queued_s and wait_s > request.max_wait_s:
         return TooLate(
             f"a {request.latency_class} request would wait about {wait_s:.1f} s, "
             f"and at most {request.max_wait_s:g} s are promised",
@@ -43,9 +48,7 @@ def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | No
         )
     if request.deadline_at is None or not outlook.is_speed_known:
         return None
-    # Much longer prompts that a worker has are passed there.
-    is_passing = request.prefill_s * _SHORT_PART <= outlook.busy_s
-    needed_s = (wait_s or 0.0) + (0.0 if is_passing else outlook.busy_s) + request.prefill_s
+    needed_s = wait_s + request.prefill_s
     left_s = request.deadline_at - now
     if needed_s <= left_s:
         return None
