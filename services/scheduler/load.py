@@ -28,6 +28,7 @@ from slipstream.shared.scheduling.workload import OutputLengths, Rates, work_s
 _LEARNED = 0.1  # the part of each speed that is told in the average
 _SURE_PART = 0.5  # of what work is thought to be: estimates err
 _WORTH_PART = 0.1  # of the queue
+_AMPLE_MS = 60_000  # for any prompt, where nobody waits
 _NOBODY = RequestId("")  # asks only what would be
 _MIN_TIMED_TOKENS = 8  # of an answer, that its speed says something
 
@@ -66,6 +67,8 @@ class Load:
 
     def judge_read(self, request: GenerateRequest, deadline_ms: int) -> TooLate | None:
         """Tell whether a request would wait too long, before its text is looked at."""
+        if self._is_certain(deadline_ms):
+            return None
         now = time.monotonic()
         waiting = WaitingRequest(
             request_id=_NOBODY,
@@ -80,8 +83,14 @@ class Load:
 
     def judge(self, request: AdmittedRequest) -> TooLate | None:
         """Tell whether an admitted request would be answered too late."""
+        if self._is_certain(request.deadline_ms):
+            return None
         now = time.monotonic()
         return self._judge(self._waiting(request, now, now + request.deadline_ms / 1000), now)
+
+    def _is_certain(self, deadline_ms: int) -> bool:
+        """Tell whether a request is let in whatever it is: most are, and looking costs."""
+        return not len(self.queue) and deadline_ms >= _AMPLE_MS
 
     def add(self, record: RequestRecord, *, is_first: bool = False) -> None:
         """Let a record wait for its turn; `is_first` for one that had it already."""
