@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from slipstream.services.scheduler.answers import LATE, Answers, Refusal
+from slipstream.services.scheduler.blame import FINAL_CODES, NOBODYS_FAULT, who_failed
 from slipstream.services.scheduler.deadlines import Deadlines
 from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.load import Load
@@ -33,31 +34,6 @@ _NUM_CLOSED = 4096
 _REST_S = 0.05
 _NUM_AT_A_TIME = 32
 _BLOCKED_REST_S = 0.002
-# Endings that another attempt can't change.
-_FINAL_CODES = frozenset(
-    {
-        "constraint_failed",
-        "deadline_exceeded",
-        "kv_incompatible",
-        "kv_mismatch",
-        "kv_too_large",
-        "non_finite_logits",
-    }
-)
-
-# A worker that is full or leaving has not failed: the request waits for its turn.
-_NOBODYS_FAULT = frozenset(
-    {
-        "worker_no_seat",
-        "worker_draining",
-        "decode_no_seat",
-        "decode_draining",
-        NoRespondersError.code,
-    }
-)
-
-# The decode worker says so, but it is the other host that can't be reached or read.
-_PREFILL_HOSTS_FAULT = frozenset({"kv_transfer_failed", "kv_no_common_plane"})
 
 
 class Desk:
@@ -167,22 +143,10 @@ class Desk:
                 record.num_unmentioned = 0
                 self._fleet.prompt_done(record.request_id)
             return
-        at_fault = self._at_fault(ended, choice, worker_id)
+        at_fault = who_failed(ended.code or "", choice, worker_id)
+        if ended.code == NoRespondersError.code and at_fault is not None:
+            self._fleet.suspect(at_fault)
         await self.attempt_failed(record, Refusal(ended.code or "lost", ended.message), at_fault)
-
-    def _at_fault(
-        self, ended: EndedSequence, choice: Placement | None, worker_id: WorkerId
-    ) -> WorkerId | None:
-        """Return who made an attempt fail: not always the worker that says so."""
-        code = ended.code or ""
-        if choice is None:
-            return worker_id
-        if code == NoRespondersError.code:
-            # Whoever held it found nobody to go on with it.
-            self._fleet.suspect(choice.decode_worker_id)
-        if code == NoRespondersError.code or code.startswith("decode_"):
-            return choice.decode_worker_id
-        return choice.prefill_worker_id if code in _PREFILL_HOSTS_FAULT else worker_id
 
     async def attempt_failed(
         self, record: RequestRecord, refusal: Refusal, worker_id: WorkerId | None
@@ -191,7 +155,7 @@ class Desk:
         is_known = self.records.get(record.request_id) is record
         if not is_known or record.phase == "waiting" or record.is_leaving:
             return  # it was told before, by another way
-        if refusal.code in _NOBODYS_FAULT:
+        if refusal.code in NOBODYS_FAULT:
             if worker_id is not None:
                 self._fleet.told_full(worker_id)
         else:
@@ -202,14 +166,14 @@ class Desk:
         if record.is_cancelled:
             refusal = Refusal("cancelled", "the request was cancelled")
         elif (
-            refusal.code not in _FINAL_CODES
+            refusal.code not in FINAL_CODES
             and not has_shown_tokens
             and record.num_failures < self._config.max_num_attempts
             and not record.deadline.is_over
         ):
             await self._retry(record, refusal)
             return
-        elif record.deadline.is_over and refusal.code in _NOBODYS_FAULT:
+        elif record.deadline.is_over and refusal.code in NOBODYS_FAULT:
             refusal = LATE  # with more time there would have been another turn
         await self.give_up(record, refusal)
 
