@@ -197,6 +197,7 @@ async def _check_same(
 
 
 @pytest.mark.usefixtures("packed_int8", "packed_int4")
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_request_says_the_same_on_every_pair_of_ways(
     start_stack: conftest.StartStack,

@@ -16,7 +16,7 @@ from slipstream.shared.simulation.requests import SimulatedRequest
 
 from . import stack
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(300)]
 
 # So large that neither messages nor a machine with other work to do count for much.
 _STEP_MS, _ROW_US, _CONTEXT_TOKEN_NS = 80.0, 700.0, 5000.0

@@ -235,7 +235,7 @@ async def test_a_flood_is_refused_fast_and_leaves_nothing_behind(
     assert after < 1.2 * before + step_ms
 
 
-@pytest.mark.parametrize("where", ["waiting", "decoding"])
+@pytest.mark.parametrize("where", ["waiting", pytest.param("decoding", marks=pytest.mark.slow)])
 async def test_a_plain_client_that_vanishes_is_noticed(
     start: Start, many: Client, nats_server: Any, where: str
 ) -> None:
@@ -270,6 +270,7 @@ async def test_a_plain_client_that_vanishes_is_noticed(
     await until_empty(stack)
 
 
+@pytest.mark.slow
 async def test_a_client_that_waits_long_is_not_taken_for_gone(start: Start, many: Client) -> None:
     """Streams and plain requests alike, in the queue for longer than an absence may last."""
     stack = await start(

@@ -98,6 +98,7 @@ async def test_the_figures_are_what_the_stack_said_of_its_answers(
     assert None is row["in_process_throughput_tok_s"]
 
 
+@pytest.mark.slow
 async def test_a_stack_is_measured_beside_its_engine(tmp_path: Path) -> None:
     found, printed = await _bench(
         tmp_path, *("--streams", "2,4", "--rounds", "2", "--plot", str(tmp_path / "plots"))
@@ -147,6 +148,7 @@ async def test_two_modes_are_tuned_and_compared(tmp_path: Path) -> None:
     assert (tmp_path / "crossover.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 async def test_a_trace_is_scaled_to_the_context_and_the_machine(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     lines = [

@@ -44,7 +44,7 @@ async def test_b75_a_real_model_repeats_nothing_and_forgets_nothing(
 ) -> None:
     """Seeded, with penalties: counts and noise too are rebuilt when a sequence comes back."""
     # Long enough that they meet in the pool, however slowly prompts are computed.
-    rest = {"max_tokens": 200, "ignore_eos": True, "temperature": 0.8, "frequency_penalty": 0.3}
+    rest = {"max_tokens": 120, "ignore_eos": True, "temperature": 0.8, "frequency_penalty": 0.3}
     requests = [
         {**rest, "prompt": f"Tale {number}: " + "the quick brown fox jumps, " * 12, "seed": number}
         for number in range(8)

@@ -13,6 +13,8 @@ from slipstream.shared.simulation.refine import nearest
 from slipstream.shared.simulation.requests import SimulatedRequest
 from slipstream.shared.simulation.run import Simulation
 
+pytestmark = pytest.mark.slow  # fits by simulation from several starts: seconds each
+
 STEPS = StepTimes(
     step_s=9e-3,
     stream_row_s=6e-4,
