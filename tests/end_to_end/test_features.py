@@ -129,6 +129,7 @@ def _rows(strength: int, num_times: int) -> list[Row]:
     return rows
 
 
+@pytest.mark.slow
 async def test_features_work_together_in_pairs(
     real_client: client.Client, transformers_oracle: oracle.Oracle
 ) -> None:

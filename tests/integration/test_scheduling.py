@@ -235,7 +235,8 @@ async def test_a_flood_is_refused_fast_and_leaves_nothing_behind(
     assert after < 1.2 * before + step_ms
 
 
-@pytest.mark.parametrize("where", ["waiting", pytest.param("decoding", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["waiting", "decoding"])
 async def test_a_plain_client_that_vanishes_is_noticed(
     start: Start, many: Client, nats_server: Any, where: str
 ) -> None:
