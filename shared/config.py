@@ -10,6 +10,7 @@ from typing import Literal
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.block_hash import NUM_BITS
 from slipstream.shared.messages.common import Route
+from slipstream.shared.scheduling.prompt_window import WINDOW_TOKENS
 from slipstream.shared.scheduling.queue import Policy
 
 Engine = Literal["auto", "native", "torch", "fake"]
@@ -89,7 +90,8 @@ class SchedulerConfig(ServiceConfig):
     tenant_weights: str = ""  # shares under `fair`: name=weight,name=weight; others weigh 1
     # Seats of each decode worker that only interactive requests take, while there are any.
     num_reserved_seats: int = 2
-    prompt_window: int = 1024  # tokens of prompts that a worker is given ahead of computing them
+    # Tokens of prompts that a worker is given ahead of computing them.
+    prompt_window: int = WINDOW_TOKENS
     # Submissions (docs/operations.md): those in this scheduler's hands at once; 0: none are taken.
     max_num_submissions: int = 64
     max_num_deliveries: int = 10  # times that one is taken before it ends as a dead letter

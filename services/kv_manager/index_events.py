@@ -93,9 +93,9 @@ class IndexEvents:
                 quiet_s = 0.0
                 await self._publish(bus, self.quiet())
 
-    def _event(self, stored: list[BlockHash], removed: list[BlockHash]) -> KvEvent:
+    def _event(self, stored: list[bytes], removed: list[bytes]) -> KvEvent:
         self.number += 1
-        return KvEvent(self._host_id, self._epoch, self.number, list(stored), list(removed))
+        return KvEvent(self._host_id, self._epoch, self.number, stored, removed)
 
     async def _publish(self, bus: Bus, event: KvEvent) -> None:
         """Send an event, or lose it: its number will be missed."""

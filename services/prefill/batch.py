@@ -23,11 +23,11 @@ class Chunk:
 
 def plan(sequences: Sequence[PrefillSequence], budget: PromptBudget) -> list[Chunk]:
     """Pack the chunks of a step: the waiting prompts share its budget."""
-    unfinished = [each for each in sequences if not each.is_done and each.num_room_tokens > 0]
-    waiting = [Waiting(each.num_computed_tokens, each.num_room_tokens) for each in unfinished]
+    able = [each for each in sequences if each.is_able]
+    waiting = [Waiting(each.num_computed_tokens, each.num_room_tokens) for each in able]
     return [
         _chunk(sequence, num_rows)
-        for sequence, num_rows in zip(unfinished, share(waiting, budget), strict=True)
+        for sequence, num_rows in zip(able, share(waiting, budget), strict=True)
         if num_rows > 0
     ]
 

@@ -50,6 +50,11 @@ class PrefillSequence:
         return max(0, end - self.num_computed_tokens)
 
     @property
+    def is_able(self) -> bool:
+        """A step can compute some of it."""
+        return not self.is_done and self.num_room_tokens > 0
+
+    @property
     def is_done(self) -> bool:
         """Nothing more is to be computed here."""
         return self.first_token is not None or self.is_cancelled or self.error is not None

@@ -54,10 +54,10 @@ class PrefillSteps:
         while True:
             await self._host.engine.wait(self._work)
             now = time.monotonic()
-            ready = self._urgency.choose(self._leased_safely(), _priority_of, now)
+            chosen = self._urgency.choose(self._able(), _priority_of, now)
             # A step that has begun is what an urgent prompt waits for.
             is_brief = self._urgency.is_expected(now)
-            chunks = plan(ready, self._brief_budget if is_brief else self._budget)
+            chunks = plan(chosen, self._brief_budget if is_brief else self._budget)
             if chunks:
                 await self._step(chunks)
             self._retire()
@@ -125,18 +125,16 @@ class PrefillSteps:
             return None
         return JobEndedError("lease_lost", "the lease ran out")
 
-    def _leased_safely(self) -> list[PrefillSequence]:
+    def _able(self) -> list[PrefillSequence]:
+        """Return those that a step can compute: the urgent first, of equals who came first."""
         keeper = self._host.keeper
         for sequence in self._sequences:
             sequence.leased.absorb()
-        safe = [
+        able = [
             sequence
             for sequence in self._sequences
-            if keeper.is_safe(sequence.leased.lease_id, self._margin_s)
+            if sequence.is_able and keeper.is_safe(sequence.leased.lease_id, self._margin_s)
         ]
-        # Who has nothing to compute keeps nobody out of a step.
-        able = [each for each in safe if not each.is_done and each.num_room_tokens > 0]
-        # The urgent first, and among equals who came first: so do steps share their rows.
         return sorted(able, key=_priority_of, reverse=True)
 
     def _retire(self) -> None:

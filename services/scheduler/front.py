@@ -237,9 +237,9 @@ class Front:
             return self._overloaded(root)
         if (late := self.desk.load.judge(request)) is not None:
             return failed_from(_error_of(late), root.context.trace_id)
-        record = self._record(incoming, request, root)
-        if is_submitted:
-            record.client_inbox = ""  # the scheduler's own: it need not ask itself
+        # The inbox of a submission is the scheduler's own: it need not ask itself.
+        client_inbox = "" if is_submitted else incoming.reply
+        record = self._record(incoming, request, root, client_inbox)
         await self._open(record)
         return record
 
@@ -266,7 +266,9 @@ class Front:
             return finish(request, len(payload))
         return await asyncio.to_thread(finish, request, len(payload))
 
-    def _record(self, incoming: Incoming, request: AdmittedRequest, root: Span) -> RequestRecord:
+    def _record(
+        self, incoming: Incoming, request: AdmittedRequest, root: Span, client_inbox: str
+    ) -> RequestRecord:
         return RequestRecord(
             request_id=new_request_id(),
             request=request,
@@ -276,7 +278,7 @@ class Front:
                 is_streamed=request.is_streamed,
             ),
             root=root,
-            client_inbox=incoming.reply,
+            client_inbox=client_inbox,
             deadline=Deadline.from_ms(request.deadline_ms),
         )
 

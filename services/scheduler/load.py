@@ -26,7 +26,7 @@ from slipstream.shared.scheduling.waiting import WaitingRequest
 from slipstream.shared.scheduling.workload import OutputLengths, Rates, work_s
 
 _LEARNED = 0.1  # the part of each speed that is told in the average
-_SURE_PART = 0.5  # of what work is thought to be: estimates err
+_LEAST_PART = 0.5  # of what work is thought to be: estimates err
 _WORTH_PART = 0.1  # of the queue
 _AMPLE_MS = 60_000  # for any prompt, where nobody waits
 _NOBODY = RequestId("")  # asks only what would be
@@ -88,10 +88,6 @@ class Load:
         now = time.monotonic()
         return self._judge(self._waiting(request, now, now + request.deadline_ms / 1000), now)
 
-    def _is_certain(self, deadline_ms: int) -> bool:
-        """Tell whether a request is let in whatever it is: most are, and looking costs."""
-        return not len(self.queue) and deadline_ms >= _AMPLE_MS
-
     def add(self, record: RequestRecord, *, is_first: bool = False) -> None:
         """Let a record wait for its turn; `is_first` for one that had it already."""
         waiting = replace(
@@ -124,13 +120,6 @@ class Load:
         record.is_charged = True
         record.job_priority = self._job_priority(record, is_aged=planned.is_aged)
         return Next(record, planned.placement)
-
-    def _job_priority(self, record: RequestRecord, *, is_aged: bool) -> int:
-        """Return what workers order by. Whose turn came for its age must not wait there again."""
-        if self.queue.policy == "fcfs":
-            return 0
-        of_class = CLASSES[BEST_CLASS if is_aged else record.request.latency_class]
-        return of_class.job_priority + record.request.priority
 
     def remove(self, request_id: RequestId) -> bool:
         """Take a record out of the queue; False if it doesn't wait."""
@@ -179,35 +168,46 @@ class Load:
         role: Role = "prefill" if is_theirs else report.role
         self._rates = replace(self._rates, prompt_tokens_per_s=self._prompt_speeds[role])
 
-    def _cached(self, request: AdmittedRequest) -> Mapping[HostId, int]:
-        """Return how many tokens of a prompt each host holds, where it holds any."""
-        if request.sampling.num_prompt_logprobs is not None:
-            return NO_CACHE  # all of it is computed
-        return self.prefixes.num_cached_tokens(request.hashes, self.fleet.kv_class)
-
     def retry_ms(self) -> int:
         """Return when a part of the queue will be gone that is worth coming back for."""
         wait_s = self._estimate.wait_s(self.queue.work_s, self._least_rate())
         return retry_ms(_WORTH_PART * (wait_s or 0.0))
 
+    def _is_certain(self, deadline_ms: int) -> bool:
+        """Tell whether a request is let in whatever it is: most are, and looking costs."""
+        return not len(self.queue) and deadline_ms >= _AMPLE_MS
+
     def _judge(self, waiting: WaitingRequest, now: float) -> TooLate | None:
-        if not self.fleet.num_open("decode"):
-            return None  # somebody may come
         decode = self.fleet.least_busy("decode")
+        if not decode:
+            return None  # somebody may come
         busy = self.fleet.least_busy("prefill") or decode
         outlook = Outlook(
             queue=self.queue,
             estimate=self._estimate,
             least_rate=self._least_rate(),
             busy_s=busy[0].window.num_tokens / self._rates.prompt_tokens_per_s,
-            has_free_seats=bool(decode) and decode[0].num_free_seats > 0,
+            has_free_seats=decode[0].num_free_seats > 0,
             is_speed_known=bool(self._prompt_speeds),
         )
         return judge(waiting, outlook, now)
 
     def _least_rate(self) -> float:
         """Return the seconds of work a second that workers do at the very least."""
-        return _SURE_PART * self.fleet.num_open("decode")
+        return _LEAST_PART * self.fleet.num_open("decode")
+
+    def _job_priority(self, record: RequestRecord, *, is_aged: bool) -> int:
+        """Return what workers order by. Whose turn came for its age must not wait there again."""
+        if self.queue.policy == "fcfs":
+            return 0
+        of_class = CLASSES[BEST_CLASS if is_aged else record.request.latency_class]
+        return of_class.job_priority + record.request.priority
+
+    def _cached(self, request: AdmittedRequest) -> Mapping[HostId, int]:
+        """Return how many tokens of a prompt each host holds, where it holds any."""
+        if request.sampling.num_prompt_logprobs is not None:
+            return NO_CACHE  # all of it is computed
+        return self.prefixes.num_cached_tokens(request.hashes, self.fleet.kv_class)
 
     def _waiting(
         self, request: AdmittedRequest, arrived_at: float, deadline_at: float | None

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from slipstream.shared.scheduling.prompt_window import SHORT_PART
 from slipstream.shared.scheduling.queue import WaitingQueue
 from slipstream.shared.scheduling.wait_estimate import WaitEstimate
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
 MIN_RETRY_MS = 1000
 _MAX_RETRY_MS = 600_000
-_SHORT_PART = 4
 
 
 class TooLate(NamedTuple):
@@ -37,7 +37,7 @@ def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | No
         outlook.queue.work_ahead_s(request, may_pass=outlook.has_free_seats), outlook.least_rate
     )
     # Much longer prompts that a worker has are passed there.
-    is_passing = request.prefill_s * _SHORT_PART <= outlook.busy_s
+    is_passing = request.prefill_s * SHORT_PART <= outlook.busy_s
     wait_s = (queued_s or 0.0) + (0.0 if is_passing else outlook.busy_s)
     # Nobody is refused for its class while it is not known how fast the queue moves.
     if queued_s and wait_s > request.max_wait_s:

@@ -10,11 +10,9 @@ from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.reports import WorkerReport
 from slipstream.shared.scheduling.load_index import LoadIndex
 from slipstream.shared.scheduling.placed import Placement, WorkerView
-from slipstream.shared.scheduling.prompt_window import PromptWindow
+from slipstream.shared.scheduling.prompt_window import WINDOW_TOKENS, PromptWindow
 
 SILENT_AFTER_S = 1.2
-# Two steps of a worker at its default budget: one that runs, one that is ready.
-WINDOW_TOKENS = 1024
 _WINDOW_PART = 1.0  # what a full window of prompts adds to how busy a decode worker is
 _NUM_LEVELS = 64  # of how full a pool is: a block more or less moves no worker
 
@@ -189,7 +187,6 @@ class Fleet:
     def _view(self, worker_id: WorkerId) -> WorkerView:
         report = self._workers[worker_id].report
         assert report.host_id is not None, "only those on a host take work"
-        pool = self._pools.get(report.host_id)
         num_assigned = self._assigned[worker_id]
         return WorkerView(
             worker_id=worker_id,
@@ -200,21 +197,12 @@ class Fleet:
                 report.num_free_seats - self._placed_since[worker_id],
             ),
             num_assigned=num_assigned,
-            num_free_blocks=pool.num_free_blocks if pool is not None else 0,
             kv_class=report.kv_class,
             load=self._load(report),
             window=self._windows.get(worker_id, self._empty_window),
             prompt_tokens_per_s=report.prompt_tokens_per_s,
             pulled_tokens_per_s=report.pulled_tokens_per_s,
         )
-
-    def views(self, role: Role) -> list[WorkerView]:
-        """Return all workers of a role that take work."""
-        return [
-            self.view(worker_id)
-            for worker_id, worker in self._workers.items()
-            if worker.report.role == role and worker.is_open
-        ]
 
     def _leave_window(self, request_id: RequestId, placement: Placement) -> bool:
         window = self._windows.get(placement.computes_prompt)
@@ -230,9 +218,8 @@ class Fleet:
             del self._assigned[worker_id]
 
     def _weigh_placed(self, placement: Placement) -> None:
-        self._weigh(placement.decode_worker_id)
-        if placement.prefill_worker_id is not None:
-            self._weigh(placement.prefill_worker_id)
+        for worker_id in placement.worker_ids:
+            self._weigh(worker_id)
 
     def _weigh(self, worker_id: WorkerId) -> None:
         """Keep a worker where it belongs among those that take work."""

@@ -3,7 +3,6 @@
 import heapq
 import itertools
 import math
-import random
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
@@ -22,6 +21,7 @@ HALF_WORK_S = 1.0
 
 _MIN_COMPACTED = 64
 _NUM_SAMPLED = 64
+_GOLDEN = 0.618
 
 Key = Callable[[WaitingRequest], float]
 
@@ -61,7 +61,6 @@ class KeyOrder:
         self._entries: dict[RequestId, tuple[WaitingRequest, int]] = {}
         self._arrivals = itertools.count(1)
         self.work_s = 0.0  # of all that wait
-        self._random = random.Random(0)  # noqa: S311 - a sample, no secret
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -92,12 +91,12 @@ class KeyOrder:
 
     def work_before_s(self, request: WaitingRequest) -> float:
         """Return the work of those that a newcomer would come after, of many by a sample."""
-        key = self._key(request)
-        sample = self._heap
-        if len(sample) > _NUM_SAMPLED:
-            sample = self._random.choices(sample, k=_NUM_SAMPLED)
+        key, num = self._key(request), len(self._heap)
+        # Places that follow no pattern, and the same for the same queue.
+        step = max(1, round(_GOLDEN * num)) if num > _NUM_SAMPLED else 1
         seen_s = before_s = 0.0
-        for is_later, each, number, request_id in sample:
+        for place in range(min(num, _NUM_SAMPLED)):
+            is_later, each, number, request_id = self._heap[place * step % num]
             known = self._entries.get(request_id)
             if known is not None and known[1] == number:
                 seen_s += known[0].work_s

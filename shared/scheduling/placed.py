@@ -16,7 +16,6 @@ class WorkerView(NamedTuple):
     num_seats: int
     num_free_seats: int
     num_assigned: int
-    num_free_blocks: int = 0
     kv_class: str = ""  # what its KV is good for
     load: float = 0.0  # 1: as much as it can do at a time
     window: PromptWindow = PromptWindow(1)

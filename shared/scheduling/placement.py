@@ -49,22 +49,23 @@ def choose(
     rules: PlacementRules,
     avoid: AbstractSet[WorkerId] = frozenset(),
     cached: Mapping[HostId, int] = NO_CACHE,
+    rank: int = 0,
 ) -> Placement | None:
     """
     Return a placement, or None when no worker has room now.
 
+    The `rank` of its class says which seats are kept from it, and which prompts are before it.
     `cached` says how many tokens of the prompt each host holds, where it holds any. Workers in
     `avoid` (they failed this request) are taken only if there is no other.
     """
-    num_reserved = rules.num_reserved_seats if request.of_class.rank > 0 else 0
-    seated = _seated(fleet, num_reserved, cached)
+    seated = _seated(fleet, rules.num_reserved_seats if rank > 0 else 0, cached)
     others = [each for each in seated if each.worker_id not in avoid]
     # Whoever failed it is asked again only where nobody else will ever be free.
     if not others and _is_any_other_open(fleet, avoid):
         return None
     for decode in sorted(others or seated, key=lambda each: _cost(request, fleet, each, cached)):
         num_uncached = max(1, request.num_prompt_tokens - cached.get(decode.host_id, 0))
-        way = _way(request, fleet, rules, decode, num_uncached, avoid)
+        way = _way(request, fleet, rules, decode, num_uncached, avoid, rank)
         if way is not None:
             return Placement(
                 decode_worker_id=decode.worker_id,
@@ -119,24 +120,21 @@ def _way(
     decode: WorkerView,
     num_uncached: int,
     avoid: AbstractSet[WorkerId],
+    rank: int,
 ) -> _Way | None:
     """Return who computes the prompt, or None when whoever should has no room now."""
-    rank = request.of_class.rank
-    prefill = _prefill_worker(fleet, decode, avoid, num_uncached, rank)
     is_open_here = decode.window.has_room(num_uncached, rank)
-    why_here = _why_here(request, rules, num_uncached)
-    if why_here is None and prefill is None:
-        why_here = "no_prefill_worker"
-    if why_here is not None:
-        return _Way(None, why_here) if is_open_here else None
-    assert prefill is not None, "without one there is a reason"
+    why_here, prefill = _why_here(request, rules, num_uncached), None
+    if why_here is None:
+        prefill = _prefill_worker(fleet, decode, avoid, num_uncached, rank)
+    if prefill is None:
+        return _Way(None, why_here or "no_prefill_worker") if is_open_here else None
     is_asked_for = request.route == "remote"
     is_faster_here = _is_clearly_faster_here(decode, prefill, num_uncached, rank)
     if is_open_here and is_faster_here and not is_asked_for:
         return _Way(None, "prefill_busy")
-    is_open_there = _has_room(prefill, num_uncached, rank)
     why_there = "asked_for_remote" if is_asked_for else "long_prompt"
-    return _Way(prefill, why_there) if is_open_there else None
+    return _Way(prefill, why_there) if _has_room(prefill, num_uncached, rank) else None
 
 
 def _why_here(request: WaitingRequest, rules: PlacementRules, num_uncached: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import NamedTuple
 
 from slipstream.shared.ids import HostId, RequestId, WorkerId
@@ -30,9 +31,7 @@ class Planner:
         self.queue = queue
         self.fleet = fleet
         self._rules = rules
-        self._without_reserve = PlacementRules(
-            min_num_remote_tokens=rules.min_num_remote_tokens, num_reserved_seats=0
-        )
+        self._without_reserve = replace(rules, num_reserved_seats=0)
         self._reserved_until = 0.0
 
     def add(self, request: WaitingRequest, now: float, *, is_first: bool = False) -> None:
@@ -50,22 +49,22 @@ class Planner:
         """Take the next request that has somewhere to go, and count it as placed there."""
         if not self.fleet.num_open("decode"):
             return None
-        is_reserving = now < self._reserved_until and self.queue.policy != "fcfs"
+        rules = self._rules if now < self._reserved_until else self._without_reserve
         looked_at: set[RequestId] = set()
         for request, is_aged in self.queue.turns(now):
-            if request.request_id in looked_at:
+            request_id = request.request_id
+            if request_id in looked_at:
                 continue
-            looked_at.add(request.request_id)
-            # What is kept for the first class is not kept from whose turn it is before that.
-            rules = self._rules if is_reserving and not is_aged else self._without_reserve
+            looked_at.add(request_id)
+            # Whose turn it is before the first class, or where there are none, is like the first.
+            is_first = is_aged or self.queue.policy == "fcfs"
+            rank = 0 if is_first else request.of_class.rank
             placement = choose(
-                request, self.fleet, rules, avoid(request.request_id), cached(request.request_id)
+                request, self.fleet, rules, avoid(request_id), cached(request_id), rank
             )
             if placement is not None:
                 self.queue.take(request, now)
                 num_uncached = request.num_prompt_tokens - placement.num_cached_tokens
-                is_equal = is_aged or self.queue.policy == "fcfs"
-                rank = 0 if is_equal else request.of_class.rank
-                self.fleet.assign(request.request_id, placement, num_uncached, rank)
+                self.fleet.assign(request_id, placement, num_uncached, rank)
                 return Planned(request, placement, is_aged)
         return None

@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 from slipstream.shared.ids import RequestId
 
-# A prompt of up to this part of what is given out passes it, as it would inside the worker.
-_SHORT_PART = 4
+# Two steps of a worker at its default budget: one that runs, one that is ready.
+WINDOW_TOKENS = 1024
+# A prompt of up to this part of longer ones that are before it passes them: when it is given out,
+# inside the worker, and in what is told of its wait.
+SHORT_PART = 4
 
 
 class _Given(NamedTuple):
@@ -44,7 +47,7 @@ class PromptWindow:
         """Tell whether a prompt of so many tokens to compute may be given out now."""
         num_ahead = self.num_ahead(rank)
         return num_ahead < self.max_num_tokens or (
-            num_tokens * _SHORT_PART <= num_ahead and self._num_passing_tokens < self.max_num_tokens
+            num_tokens * SHORT_PART <= num_ahead and self._num_passing_tokens < self.max_num_tokens
         )
 
     def give(self, request_id: RequestId, num_tokens: int, rank: int = 0) -> None:

@@ -8,6 +8,7 @@ from slipstream.shared.ids import RequestId
 from slipstream.shared.scheduling.classes import CLASSES, LatencyClass
 from slipstream.shared.scheduling.fair_order import FairOrder
 from slipstream.shared.scheduling.key_order import KEYS, KeyOrder, length
+from slipstream.shared.scheduling.prompt_window import WINDOW_TOKENS
 from slipstream.shared.scheduling.tenants import TenantCounters
 from slipstream.shared.scheduling.waiting import WaitingRequest
 
@@ -16,8 +17,6 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 # While requests of worse classes have waited too long, every so many-th placement is theirs.
 AGED_EVERY = 8
-# Of a tenant that isn't next, a short prompt may pass while it is ahead by so many tokens at most.
-_MAX_LEAD = 1024
 
 
 class Turn(NamedTuple):
@@ -66,8 +65,9 @@ class _Lane:
         shortest = self.by_length.first()
         if shortest is None or not isinstance(self.order, FairOrder):
             return shortest
+        # Its tenant may be ahead of whoever is next by as much as is given out unordered anyway.
         least = self.order.least() or 0.0
-        is_near = counters.of(shortest.tenant) <= least + _MAX_LEAD
+        is_near = counters.of(shortest.tenant) <= least + WINDOW_TOKENS
         return shortest if is_near else self.order.shortest()
 
     def _is_here(self, request: WaitingRequest) -> bool:

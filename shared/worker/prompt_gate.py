@@ -5,10 +5,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from slipstream.shared.scheduling.prompt_window import SHORT_PART
 from slipstream.shared.worker.report_book import Attempt
 
-# Of what longer ones inside still have to compute: a prompt of up to this part passes them.
-_SHORT_PART = 4
 # Who has waited here for so long goes first, however urgent the others are.
 _AGED_S = 20.0
 
@@ -52,7 +51,7 @@ def admitted(
             first.append(claim)
         elif is_aged:
             break  # nobody goes in before it
-        elif num_passing < max_num_tokens and claim.num_tokens * _SHORT_PART <= num_first:
+        elif num_passing < max_num_tokens and claim.num_tokens * SHORT_PART <= num_first:
             num_passing += claim.num_tokens
             claim.is_passing = True
         else:

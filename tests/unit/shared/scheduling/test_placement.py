@@ -190,11 +190,12 @@ def test_what_is_less_urgent_makes_no_prefill_worker_busy() -> None:
     fleet = fleet_of(report("d", **speeds), report("p", "prefill", **speeds))
     batch = Placement(WorkerId("d"), HOST, WorkerId("p"), "remote", "test")
     fleet.assign(RequestId("x"), batch, 4000, rank=2)
-    request = waiting(num_prompt_tokens=500, latency_class="interactive")
-    choice = choose(request, fleet, RULES)
+    choice = choose(waiting(num_prompt_tokens=500), fleet, RULES, rank=0)
+    of_equal = choose(waiting(num_prompt_tokens=500), fleet, RULES, rank=2)
 
     assert choice is not None
-    assert "long_prompt" == choice.reason
+    assert of_equal is not None
+    assert ("long_prompt", "prefill_busy") == (choice.reason, of_equal.reason)
 
 
 def test_seats_are_kept_for_the_first_class() -> None:
@@ -202,14 +203,15 @@ def test_seats_are_kept_for_the_first_class() -> None:
     rules = PlacementRules(num_reserved_seats=2)
     occupy(fleet, "d", 6)
 
-    assert choose(waiting(route="local"), fleet, rules) is None
-    assert choose(waiting(route="local", latency_class="interactive"), fleet, rules) is not None
+    assert choose(waiting(route="local"), fleet, rules, rank=1) is None
+    assert choose(waiting(route="local"), fleet, rules, rank=0) is not None
 
 
 def test_a_small_worker_is_not_kept_for_one_class_alone() -> None:
     fleet = fleet_of(report("d", num_seats=2))
+    rules = PlacementRules(num_reserved_seats=2)
 
-    assert choose(waiting(route="local"), fleet, PlacementRules(num_reserved_seats=2)) is not None
+    assert choose(waiting(route="local"), fleet, rules, rank=1) is not None
 
 
 def test_a_far_prefill_worker_helps_out_where_the_neighbour_is_full() -> None:

@@ -9,7 +9,7 @@ from slipstream.shared.messages.reports import WorkerReport
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.placement import PlacementRules
 from slipstream.shared.scheduling.planner import Planner
-from slipstream.shared.scheduling.queue import Policy, WaitingQueue
+from slipstream.shared.scheduling.queue import AGED_EVERY, Policy, WaitingQueue
 
 from .scheduling_samples import fleet_of, report, waiting
 
@@ -146,3 +146,18 @@ def test_short_prompts_of_another_tenant_do_not_take_the_share_of_who_is_next() 
         fleet.prompt_done(given.popleft())
 
     assert served["b"] / served["a"] == pytest.approx(1.0, abs=0.15)
+
+
+def test_an_aged_turn_finds_room_where_its_own_class_would_find_none() -> None:
+    """Whose turn came for its age goes before all others at the worker too."""
+    planner, _ = planner_of(report("d", num_seats=16, num_free_seats=16))
+    planner.add(waiting("s", 0, num_prompt_tokens=4000), 0)
+    assert ["s"] == plan_all(planner)
+    planner.add(waiting("b", 0, latency_class="batch", num_prompt_tokens=4000), 0)
+    assert [] == plan_all(planner, 200.0), "the window is full"
+    for number in range(AGED_EVERY):
+        name = f"i{number}"
+        planner.add(waiting(name, 200, latency_class="interactive", num_prompt_tokens=10), 200)
+
+    before = [f"i{number}" for number in range(AGED_EVERY - 1)]
+    assert [*before, "b", f"i{AGED_EVERY - 1}"] == plan_all(planner, 200.0)
