@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.prompt_options import PromptOptions
 from slipstream.shared.config import DEFAULT_NATS_URL
+from slipstream.shared.errors import ConfigurationError, NoRespondersError
 
 if TYPE_CHECKING:
     from slipstream.services.cli.client import Answer
-
-_CONNECT_S = 3.0
 
 
 @with_options
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to ask.")],
     *,
-    nats: Annotated[
-        str, typer.Option(envvar="SLIPSTREAM_NATS_URL", help="NATS server of the stack.")
-    ] = DEFAULT_NATS_URL,
+    nats: NatsUrl = DEFAULT_NATS_URL,
     ask: PromptOptions = PromptOptions(),  # noqa: B008 - frozen
 ) -> None:
     """
@@ -37,9 +35,8 @@ def generate(
 
       slipstream generate --json "Name three rivers" --stop "4."
     """
-    # Imported here: what `slipstream --help` does not need.
-    from slipstream.services.cli.answer_printer import as_json, summary  # noqa: PLC0415
-    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415
+    from slipstream.services.cli.answer_printer import as_json, summary  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - as above
 
     quiet_logs()
     interruption = Interruption()
@@ -53,17 +50,12 @@ def generate(
 
 
 async def _answer(nats_url: str, prompt: str, ask: PromptOptions) -> "Answer":
-    # Imported here: as in `generate`.
-    from slipstream.services.cli.answer_printer import fetch  # noqa: PLC0415
-    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
-    from slipstream.shared.errors import ConfigurationError, NoRespondersError  # noqa: PLC0415
+    from slipstream.services.cli.answer_printer import fetch  # noqa: PLC0415 - keeps --help quick
 
-    bus = await NatsBus.connect(nats_url, "slipstream-generate", connect_timeout_s=_CONNECT_S)
     try:
-        return await fetch(bus, prompt, ask)
+        async with connected(nats_url, "generate") as bus:
+            return await fetch(bus, prompt, ask)
     except NoRespondersError as error:
         raise ConfigurationError(
             f"{error} at {nats_url}: no scheduler runs there; start one with `slipstream up`"
         ) from error
-    finally:
-        await bus.close()

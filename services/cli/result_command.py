@@ -5,22 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.shared.config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.shared.messages.generate import Completion
 
-_CONNECT_S = 3.0
 NOT_YET = 3  # exit status: neither answered nor failed
 
 
 def result(
     key: Annotated[str, typer.Argument(help="What `slipstream submit` printed.")],
     *,
-    nats: Annotated[
-        str, typer.Option(envvar="SLIPSTREAM_NATS_URL", help="NATS server of the stack.")
-    ] = DEFAULT_NATS_URL,
+    nats: NatsUrl = DEFAULT_NATS_URL,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
 ) -> None:
@@ -31,8 +29,7 @@ def result(
 
       slipstream result seq-1796052861954 --wait 60
     """
-    # Imported here: what `slipstream --help` does not need.
-    from slipstream.shared.messages.codec import encode  # noqa: PLC0415
+    from slipstream.shared.messages.codec import encode  # noqa: PLC0415 - keeps --help quick
 
     quiet_logs()
     found = asyncio.run(_fetched(nats, key, wait))
@@ -46,12 +43,7 @@ def result(
 
 
 async def _fetched(nats_url: str, key: str, wait_s: float) -> "Completion | None":
-    # Imported here: as in `result`.
-    from slipstream.services.cli import submission_client  # noqa: PLC0415
-    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
+    from slipstream.services.cli import submission_client  # noqa: PLC0415 - keeps --help quick
 
-    bus = await NatsBus.connect(nats_url, "slipstream-result", connect_timeout_s=_CONNECT_S)
-    try:
+    async with connected(nats_url, "result") as bus:
         return await submission_client.fetch(bus.durable(), key, wait_s)
-    finally:
-        await bus.close()

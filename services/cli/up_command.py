@@ -58,7 +58,7 @@ def _log_json_unless(*, is_terminal: bool) -> bool | None:
 
 def _run(settings: "StackSettings", nats_url: str | None, port: int) -> None:
     from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
-    from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415
+    from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415 - as above
 
     quiet_logs()
     interruption = Interruption()

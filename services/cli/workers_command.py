@@ -5,19 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.shared.config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.shared.messages.reports import WorkerReport
 
-_CONNECT_S = 3.0
 _COLUMNS = "{:<20}{:<10}{:<18}{:>7}{:>7}  {}"
 
-Nats = Annotated[str, typer.Option(envvar="SLIPSTREAM_NATS_URL", help="NATS server of the stack.")]
 
-
-def workers(nats: Nats = DEFAULT_NATS_URL) -> None:
+def workers(nats: NatsUrl = DEFAULT_NATS_URL) -> None:
     """
     List the workers of a running stack.
 
@@ -42,7 +40,7 @@ def drain(
     wait: Annotated[
         float, typer.Option(min=0, max=86_400, help="Seconds to wait for what it still holds.")
     ] = 60.0,
-    nats: Nats = DEFAULT_NATS_URL,
+    nats: NatsUrl = DEFAULT_NATS_URL,
 ) -> None:
     """
     Have a worker take no more work, finish what it holds, and end. Exits with 1 if it still runs.
@@ -61,23 +59,14 @@ def drain(
 
 
 async def _find(nats_url: str) -> "list[WorkerReport]":
-    # Imported here, and below: what `slipstream --help` does not need.
-    from slipstream.services.cli.workers import find_workers  # noqa: PLC0415
-    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
+    from slipstream.services.cli.workers import find_workers  # noqa: PLC0415 - keeps --help quick
 
-    bus = await NatsBus.connect(nats_url, "slipstream-workers", connect_timeout_s=_CONNECT_S)
-    try:
+    async with connected(nats_url, "workers") as bus:
         return await find_workers(bus)
-    finally:
-        await bus.close()
 
 
 async def _drain(nats_url: str, worker_id: str, wait_s: float) -> int | None:
-    from slipstream.services.cli.workers import drain as drain_worker  # noqa: PLC0415
-    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
+    from slipstream.services.cli.workers import drain as drain_worker  # noqa: PLC0415 - keeps --help quick
 
-    bus = await NatsBus.connect(nats_url, "slipstream-drain", connect_timeout_s=_CONNECT_S)
-    try:
+    async with connected(nats_url, "drain") as bus:
         return await drain_worker(bus, worker_id, wait_s)
-    finally:
-        await bus.close()
