@@ -5,7 +5,7 @@ import time
 
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
-from slipstream.shared.bus.subjects import DECODE, DRAFT, PREFILL, Topic
+from slipstream.shared.bus.subjects import WORKER_TOPICS
 from slipstream.shared.errors import (
     ConfigurationError,
     NoAnswerError,
@@ -18,7 +18,6 @@ from slipstream.shared.messages.reports import Drain, ReportRequest, WorkerRecor
 
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
-_TOPICS: dict[str, Topic] = {"prefill": PREFILL, "decode": DECODE, "draft": DRAFT}
 
 
 async def find_workers(bus: Bus) -> list[WorkerReport]:
@@ -42,32 +41,28 @@ async def drain(bus: Bus, worker_id: str, wait_s: float) -> int | None:
         raise ConfigurationError(f"no worker {worker_id!r} is here; those that are: {known}")
     deadline_s = time.monotonic() + wait_s
     report: WorkerReport | None = None
-    silence: NoAnswerError | None = None
     while True:
         try:
             # The order is repeated until it is known to have come.
             report = await _ask(bus, record, ReportRequest() if report is not None else Drain())
-        except NoAnswerError as error:
-            silence = error
+        except NoAnswerError:
+            if report is None and time.monotonic() >= deadline_s:
+                raise
         except NoRespondersError:
             return None
-        if time.monotonic() >= deadline_s:
-            break
+        if report is not None and time.monotonic() >= deadline_s:
+            return len(report.held)
         await asyncio.sleep(_LOOK_S)
-    if report is None:
-        assert silence is not None, "it answered or it did not"
-        raise silence
-    return len(report.held)
 
 
 async def _records(bus: Bus) -> list[WorkerRecord]:
     entries = (await bus.registry().entries()).values()
     records = [decoder_of(WorkerRecord).decode(entry) for entry in entries]
-    return [each for each in records if each.role in _TOPICS]
+    return [each for each in records if each.role in WORKER_TOPICS]
 
 
 async def _ask(bus: Bus, record: WorkerRecord, message: Drain | ReportRequest) -> WorkerReport:
-    topic, worker_id = _TOPICS[record.role], WorkerId(record.worker_id)
+    topic, worker_id = WORKER_TOPICS[record.role], WorkerId(record.worker_id)
     answer = await call(bus, topic, message, timeout_s=_ANSWER_S, worker_id=worker_id)
     if not isinstance(answer, WorkerReport):
         raise SlipstreamError(f"{worker_id} answered {type(answer).__name__}")

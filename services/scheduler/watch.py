@@ -11,7 +11,7 @@ from slipstream.services.scheduler.desk import NO_WORKER_S, RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
-from slipstream.shared.bus.subjects import DECODE, DRAFT, PREFILL
+from slipstream.shared.bus.subjects import WORKER_TOPICS
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.codec import decoder_of
@@ -34,7 +34,6 @@ _GRACE_S = 5.0  # absence means nothing for so long after a reconnect
 _MAX_UNMENTIONED = 3
 _MIN_UNMENTIONED_S = 1.0
 _OVERDUE_S = 2.0  # how long after the deadline the worker that holds a request may answer itself
-_TOPICS = {"prefill": PREFILL, "decode": DECODE, "draft": DRAFT}
 
 
 class Watch:
@@ -150,7 +149,7 @@ class Watch:
 
     async def _ask(self, worker_id: WorkerId, role: Role | None) -> bool:
         """Have a worker report; False for a role that can't be asked. Raises as `call`."""
-        topic = _TOPICS.get(role or "")
+        topic = WORKER_TOPICS.get(role or "")
         if topic is None:
             return False
         report: WorkerReport = await call(

@@ -157,6 +157,9 @@ TOPICS = (
     DEAD,
 )
 
+# Where a worker is told what to do, by its role.
+WORKER_TOPICS = {"prefill": PREFILL, "decode": DECODE, "draft": DRAFT}
+
 
 def is_inbox(subject: str) -> bool:
     """Tell whether a reply subject may be published to: clients choose it, so only inboxes may."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from slipstream.services.cli import workers
-from slipstream.shared.bus.bus import Incoming, Subscription
+from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.bus.subjects import DECODE
 from slipstream.shared.errors import ConfigurationError, NoAnswerError
@@ -25,18 +25,19 @@ ID = WorkerId("decode-a")
 class Worker:
     """Answers when a test lets it, and goes when it is told to."""
 
-    def __init__(self, bus: MemoryBus, is_silent: Callable[[int], bool]) -> None:
+    def __init__(
+        self, bus: MemoryBus, is_silent: Callable[[int], bool], worker_id: WorkerId = ID
+    ) -> None:
         self._bus = bus
+        self._id = worker_id
         self._is_silent = is_silent  # by how many it was asked before
-        self._subscription: Subscription | None = None
         self.asked: list[Drain | ReportRequest] = []
         self.leaves_after = 10**6
 
     async def listen(self) -> "Worker":
-        record = WorkerRecord(worker_id=ID, role="decode", epoch=1, protocol=1, version="1")
-        await self._bus.registry().put(ID, encode(record))
-        subject = DECODE.subject(worker_id=ID)
-        self._subscription = await self._bus.subscribe(subject, self._answer)
+        record = WorkerRecord(worker_id=self._id, role="decode", epoch=1, protocol=1, version="1")
+        await self._bus.registry().put(self._id, encode(record))
+        await self._bus.subscribe(DECODE.subject(worker_id=self._id), self._answer)
         return self
 
     async def _answer(self, incoming: Incoming) -> None:
@@ -47,7 +48,7 @@ class Worker:
                 HeldSequence(request_id=RequestId("r"), attempt=1, phase="decoding", next_index=3)
             ]
             report = WorkerReport(
-                worker_id=ID,
+                worker_id=self._id,
                 role="decode",
                 epoch=1,
                 number=num_asked,
@@ -66,6 +67,13 @@ def bus(monkeypatch: pytest.MonkeyPatch) -> MemoryBus:
     monkeypatch.setattr(workers, "_ANSWER_S", 0.05)
     monkeypatch.setattr(workers, "_LOOK_S", 0.01)
     return MemoryBus()
+
+
+async def test_a_worker_that_is_silent_hides_none_of_those_that_answer(bus: MemoryBus) -> None:
+    await Worker(bus, lambda _number: True).listen()
+    await Worker(bus, lambda _number: False, WorkerId("decode-b")).listen()
+
+    assert ["decode-b"] == [each.worker_id for each in await workers.find_workers(bus)]
 
 
 async def test_a_worker_too_busy_to_answer_is_asked_again_until_it_is_gone(bus: MemoryBus) -> None:
