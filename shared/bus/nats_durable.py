@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
+from nats.js.api import RawStreamMsg
 
 from slipstream.shared.bus import nats_topology, subjects
 from slipstream.shared.bus.durable import DurableLimits, QueueCounts, StorageError, Stored
@@ -74,8 +74,8 @@ class NatsQueue:
     def __init__(self, client: Client, stream: JetStreamContext) -> None:
         self._client = client
         self._stream = stream
-        # Any: nats-py does not export the type. One for the life of the connection.
-        self._subscription: Any = None
+        # One for the life of the connection.
+        self._subscription: JetStreamContext.PullSubscription | None = None
 
     async def take(self, timeout_s: float) -> NatsMessage | None:
         """Return the next message."""
@@ -139,7 +139,7 @@ class NatsResults:
             return None
         return Stored(found.data or b"", found.headers or {})
 
-    async def _found(self, key: str) -> Any:  # Any: nats-py's untyped message
+    async def _found(self, key: str) -> RawStreamMsg | None:
         try:
             return await self._stream.get_msg(
                 nats_topology.result_stream(),
@@ -150,7 +150,7 @@ class NatsResults:
             return None
 
 
-def _is_deleted(found: Any) -> bool:  # Any: as above
+def _is_deleted(found: RawStreamMsg) -> bool:
     return _OPERATION in (found.headers or {})
 
 
