@@ -14,6 +14,7 @@ from slipstream.shared.messages.generate import Completion, GenerateRequest
 from slipstream.shared.messages.submission import (
     body_digest,
     is_result_key,
+    is_same,
     key_of,
     result_key,
 )
@@ -49,7 +50,7 @@ async def submit(durable: Durable, request: GenerateRequest) -> str:
 async def _check_key(durable: Durable, request: GenerateRequest) -> None:
     key = result_key(request.request_key or "", request.tenant or "")
     stored = await durable.results.get(key)
-    if stored is not None and stored.headers.get(BODY_DIGEST) not in (None, body_digest(request)):
+    if stored is not None and not is_same(stored.headers.get(BODY_DIGEST), body_digest(request)):
         raise RequestFailedError(
             Failed(
                 code="conflict",

@@ -101,7 +101,7 @@ class SubmissionDesk:
             log.warning("submission_interrupted", sequence=message.sequence, error=str(error))
         except Exception:
             log.exception("submission_broken", sequence=message.sequence)
-        return 0.0 if self._stopping.is_asked else retry_delay_s(message.num_deliveries)
+        return self._rest_s(message)
 
     @contextlib.asynccontextmanager
     async def _turn(self, key: str) -> AsyncIterator[None]:
@@ -228,11 +228,8 @@ class SubmissionDesk:
                 await self._front.cancel(Cancel(request_id=record.request_id, reason=REPLACED))
 
     def _put_back(self, message: DurableMessage, ending: Ending) -> float:
-        # Of a scheduler that goes the next one takes over at once.
         retry_after_ms = ending.answer.retry_after_ms if isinstance(ending.answer, Failed) else None
-        delay_s = retry_delay_s(message.num_deliveries, retry_after_ms)
-        if self._stopping.is_asked:
-            delay_s = 0.0
+        delay_s = self._rest_s(message, retry_after_ms)
         log.info(
             "submission_put_back",
             sequence=message.sequence,
@@ -241,6 +238,12 @@ class SubmissionDesk:
             delay_s=delay_s,
         )
         return delay_s
+
+    def _rest_s(self, message: DurableMessage, retry_after_ms: int | None = None) -> float:
+        """Return how long a message rests; of a scheduler that goes the next takes over at once."""
+        if self._stopping.is_asked:
+            return 0.0
+        return retry_delay_s(message.num_deliveries, retry_after_ms)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,6 @@ import structlog
 
 from slipstream.services.scheduler.stopping import Stopping
 from slipstream.services.scheduler.submission_metrics import SubmissionMetrics
-from slipstream.services.scheduler.submission_rules import is_same
 from slipstream.shared.bus.durable import (
     BODY_DIGEST,
     MESSAGE_ID,
@@ -22,7 +21,7 @@ from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode, e
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion
 from slipstream.shared.messages.reports import DeadLetter
-from slipstream.shared.messages.submission import Identity
+from slipstream.shared.messages.submission import Identity, is_same
 
 log = structlog.get_logger()
 
@@ -82,7 +81,7 @@ class SubmissionEndings:
             is_first=is_first,
         )
         if not is_first:
-            stored = await self._durable.results.get(identity.key)
+            stored = await self.find(identity.key)
             if stored is not None:
                 await self.known(message, identity, stored, may_be_dead=is_dead)
         elif is_dead and isinstance(ending.answer, Failed):

@@ -73,8 +73,3 @@ def may_go_back(num_deliveries: int, max_num_deliveries: int) -> bool:
     Each delivery is one of those after which it is given up, and the rest are for real tries.
     """
     return num_deliveries <= max_num_deliveries // 2
-
-
-def is_same(stored_digest: str | None, digest: str) -> bool:
-    """Tell whether a stored result is of this body; one without a digest is whoever's asks."""
-    return stored_digest in (None, digest)

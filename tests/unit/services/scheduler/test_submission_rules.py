@@ -3,7 +3,6 @@
 import pytest
 
 from slipstream.services.scheduler.submission_rules import (
-    is_same,
     may_go_back,
     outcome_of,
     retry_delay_s,
@@ -58,9 +57,3 @@ def test_who_is_told_when_there_is_room_rests_until_then(
 def test_half_of_the_deliveries_are_left_for_real_tries() -> None:
     assert [True] * 5 + [False] * 5 == [may_go_back(number, 10) for number in range(1, 11)]
     assert not may_go_back(1, 1)
-
-
-def test_a_result_without_a_digest_is_whoevers_asks() -> None:
-    assert is_same(None, "a")
-    assert is_same("a", "a")
-    assert not is_same("b", "a")

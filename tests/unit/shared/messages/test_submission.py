@@ -11,6 +11,7 @@ from slipstream.shared.messages.submission import (
     body_digest,
     identify,
     is_result_key,
+    is_same,
     key_of,
     result_key,
     sequence_key,
@@ -93,3 +94,9 @@ def test_keys_are_keys(key: str) -> None:
 @pytest.mark.parametrize("text", ["", "seq-", "seq-1 ", "seq-*", "key-1", "a", "seq-1.b", ">"])
 def test_nothing_else_is_a_key(text: str) -> None:
     assert not is_result_key(text)
+
+
+def test_a_result_without_a_digest_is_whoevers_asks() -> None:
+    assert is_same(None, "a")
+    assert is_same("a", "a")
+    assert not is_same("b", "a")
