@@ -61,7 +61,7 @@ class Submissions:
         )
         self._counts = QueueCounts(0, 0)
         self._counted_at = float("-inf")
-        self._trouble = ""
+        self._troubles: set[str] = set()  # since a message could last be taken
         self._freed = asyncio.Event()
         self._is_taking = True
         self._loop: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Submissions:
             await self._until_freed()
             return
         message = await self._durable.queue.take(_TAKE_S)
-        self._trouble = ""
+        self._troubles.clear()
         if message is not None:
             self._begin(message)
 
@@ -158,7 +158,7 @@ class Submissions:
             self._note(error)
 
     def _note(self, error: SlipstreamError) -> None:
-        """Log trouble once, not every second that it lasts."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+        """Log trouble once, not every second that it lasts, though queue and streams take turns."""
+        if str(error) not in self._troubles:
+            self._troubles.add(str(error))
             log.warning("submissions_unavailable", error=str(error))

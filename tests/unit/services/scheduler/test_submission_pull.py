@@ -1,11 +1,12 @@
 """Submissions are taken only while there is room for them, and trouble with the storage passes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from slipstream.services.scheduler import submissions as submissions_module
 from slipstream.services.scheduler.submissions import Submissions, limits_of
@@ -127,6 +128,52 @@ async def test_room_is_counted_for_those_that_will_want_it(entrance: Entrance) -
     await until(lambda: len(entrance.durable.results.entries) == 5)
 
     assert 2 in asked
+
+
+async def test_what_has_its_place_in_the_queue_wants_no_second_one(entrance: Entrance) -> None:
+    """The queue has one place, which each leaves again: then a worker has it."""
+    entrance.front.has_room = (  # type: ignore[method-assign] # one place
+        lambda num_requests=1, _num_bytes=0: num_requests == 1
+    )
+    entrance.front.answer = None
+    await entrance.submit(3)
+    await until(lambda: len(entrance.front.opened) == 3)
+
+    assert 3 == len(entrance.submissions.tasks)
+
+
+def troubles_in(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what was said to be the matter. Any: fields of log lines."""
+    return [each["error"] for each in logs if each["event"] == "submissions_unavailable"]
+
+
+async def test_trouble_that_lasts_is_logged_once(entrance: Entrance) -> None:
+    """The queue and the streams each have their own words for it."""
+    num_tries = 0
+
+    async def fail(_limits: DurableLimits) -> None:
+        nonlocal num_tries
+        num_tries += 1
+        raise StorageError("no streams")
+
+    entrance.durable.ensure = fail  # type: ignore[method-assign] # as said
+    with capture_logs() as logs:
+        entrance.durable.queue.is_broken = True
+        await until(lambda: num_tries > 3)
+
+    assert ["broken by the test", "no streams"] == troubles_in(logs)
+
+
+async def test_trouble_that_comes_again_is_logged_again(entrance: Entrance) -> None:
+    with capture_logs() as logs:
+        for number in range(1, 3):
+            entrance.durable.queue.is_broken = True
+            await until(lambda number=number: len(troubles_in(logs)) == number)
+            entrance.durable.queue.is_broken = False
+            await entrance.submit()
+            await until(lambda number=number: len(entrance.durable.results.entries) == number)
+
+    assert ["broken by the test"] * 2 == troubles_in(logs)
 
 
 async def test_nothing_is_taken_without_a_decode_worker(entrance: Entrance) -> None:
