@@ -69,13 +69,13 @@ class SubmissionDesk:
         self._endings = endings
         self._metrics = metrics
         self._stopping = stopping
-        self.unopened: set[DurableMessage] = set()  # those that will want room in the queue
+        # Those here that will want no room in the queue any more, opened or refused.
+        self.past_door: set[DurableMessage] = set()
         self._turns: dict[str, asyncio.Event] = {}
         self._door = asyncio.Lock()
 
     async def serve(self, message: DurableMessage) -> None:
         """Bring a submission to its ending, or put it back."""
-        self.unopened.add(message)
         if message.num_deliveries > 1:
             self._metrics.redelivered()
         try:
@@ -89,7 +89,7 @@ class SubmissionDesk:
         except StorageError as error:
             log.warning("submission_not_settled", sequence=message.sequence, error=str(error))
         finally:
-            self.unopened.discard(message)
+            self.past_door.discard(message)
 
     async def _delay_of(self, message: DurableMessage) -> float | None:
         """Serve; return after which delay the message should come again, None for never."""
@@ -139,7 +139,7 @@ class SubmissionDesk:
         try:
             incoming = Incoming(message.subject, message.payload, subject, message.headers)
             opened = await self._opened(message, incoming, identity)
-            self.unopened.discard(message)
+            self.past_door.add(message)
             if isinstance(opened, Failed):
                 return Ending.of_failure(message, opened)
             opened.root.set(names.MESSAGING_MESSAGE_ID, identity.key)

@@ -123,10 +123,12 @@ class Submissions:
 
     def _has_room(self) -> bool:
         """Tell whether one more would be admitted, and somebody is there to answer it."""
+        # From when they are taken on: the task of the last one may have yet to start.
+        num_unopened = len(self.tasks) - len(self._desk.past_door)
         return (
             len(self.tasks) < self._config.max_num_submissions
             and self._front.watch.knows_decode_worker
-            and self._room.has_room(1 + len(self._desk.unopened))
+            and self._room.has_room(1 + num_unopened)
             and self._room.late() is None
         )
 
@@ -137,14 +139,11 @@ class Submissions:
                 await self._freed.wait()
 
     def _begin(self, message: DurableMessage) -> None:
-        # Counted from here on: its task has yet to start when the next one is taken.
-        self._desk.unopened.add(message)
         task = asyncio.create_task(self._desk.serve(message))
         self.tasks.add(task)
         task.add_done_callback(partial(self._ended, message))
 
     def _ended(self, message: DurableMessage, task: "asyncio.Task[None]") -> None:
-        self._desk.unopened.discard(message)
         self.tasks.discard(task)
         self._freed.set()
         if not task.cancelled() and (error := task.exception()) is not None:

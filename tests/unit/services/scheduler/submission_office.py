@@ -141,4 +141,4 @@ class SubmissionOffice:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits for anything any more."""
-        return not (self.desk.unopened or self.desk._turns or self.inbox._expected)
+        return not (self.desk.past_door or self.desk._turns or self.inbox._expected)

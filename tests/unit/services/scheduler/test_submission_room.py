@@ -50,7 +50,7 @@ async def test_a_queue_that_is_too_long_buries_nothing(office: SubmissionOffice)
     assert not office.desk._door.locked(), "others may be let in"
     assert [] == office.front.opened, "asking is no refusal"
     assert office.ending("seq-1") is None
-    assert message in office.desk.unopened
+    assert message not in office.desk.past_door
     office.stopping.ask()
     await serving
     assert [40, 0] == message.delays_s
