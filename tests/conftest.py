@@ -1,5 +1,6 @@
 """Fixtures of every kind of test."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -64,9 +65,10 @@ def packed_int4(model_dir: Path) -> None:
 class NatsServer:
     """A real nats-server of our own on a free port, which a restart keeps."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, has_jetstream: bool = True) -> None:
         self.url = ""
         self._directory = directory
+        self._has_jetstream = has_jetstream
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "nats.conf").write_text("max_payload: 8MB\n", encoding="utf-8")
 
@@ -76,7 +78,9 @@ class NatsServer:
         assert binary.exists(), f"{binary} is missing: `make setup` installs it"
         port = urlsplit(self.url).port or -1
         command = [binary, "-c", self._directory / "nats.conf", "-a", "127.0.0.1", "-p", str(port)]
-        command += ["-js", "-sd", self._directory, "--ports_file_dir", self._directory]
+        command += ["--ports_file_dir", self._directory]
+        if self._has_jetstream:
+            command += ["-js", "-sd", self._directory]
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 10
@@ -112,26 +116,34 @@ class NatsServer:
         return (self._directory / "log").read_text(encoding="utf-8", errors="replace")
 
 
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """The server that tests share: subjects must be their own, and it stays up."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
+@contextlib.contextmanager
+def _running(server: NatsServer) -> Iterator[NatsServer]:
     try:
         server.start()
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """The server that tests share: subjects must be their own, and it stays up."""
+    with _running(NatsServer(tmp_path_factory.mktemp("nats"))) as server:
+        yield server
 
 
 @pytest.fixture
 def own_nats_server(tmp_path: Path) -> Iterator[NatsServer]:
     """A server for one test, which may stop and start it."""
-    server = NatsServer(tmp_path)
-    try:
-        server.start()
+    with _running(NatsServer(tmp_path)) as server:
         yield server
-    finally:
-        server.stop()
+
+
+@pytest.fixture
+def plain_nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server for one test, which stores nothing."""
+    with _running(NatsServer(tmp_path, has_jetstream=False)) as server:
+        yield server
 
 
 @pytest.fixture

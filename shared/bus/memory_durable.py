@@ -124,7 +124,7 @@ class MemoryDurable:
         self.num_ensured = 0
         self.dead: list[MemoryMessage] = []
         self._sequences = itertools.count(1)
-        self._ids: set[str] = set()
+        self._sequence_of: dict[str, int] = {}  # by message id
 
     async def ensure(self, limits: DurableLimits) -> None:
         """Take note of the limits."""
@@ -137,11 +137,12 @@ class MemoryDurable:
         """Store a message: on the queue, or with the dead letters."""
         self.queue.check()
         headers = dict(headers or {})
+        message_id = headers.get(MESSAGE_ID)
+        if message_id in self._sequence_of:
+            return self._sequence_of[message_id]
         sequence = next(self._sequences)
-        message_id = headers.get(MESSAGE_ID, str(sequence))
-        if message_id in self._ids:
-            return sequence
-        self._ids.add(message_id)
+        if message_id is not None:
+            self._sequence_of[message_id] = sequence
         message = MemoryMessage(self.queue, subject, payload, headers, sequence)
         if subject.startswith(SUBMIT.pattern):
             self.queue.waiting.append(message)

@@ -1,13 +1,8 @@
 """The durable queue and the results: in memory as on a server, and what only a server does."""
 
 import asyncio
-import json
-import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,10 +110,11 @@ async def test_what_is_put_back_comes_again(durable: Durable) -> None:
 
 
 async def test_one_id_is_stored_once(durable: Durable) -> None:
-    for _ in range(2):
-        await durable.publish(SUBMIT.subject(), b"1", {MESSAGE_ID: "a"})
-    await (await take(durable)).ack()
+    sequences = [await durable.publish(SUBMIT.subject(), b"1", {MESSAGE_ID: "a"}) for _ in range(2)]
+    message = await take(durable)
+    await message.ack()
 
+    assert [message.sequence] * 2 == sequences
     assert await durable.queue.take(0.1) is None
 
 
@@ -353,27 +349,11 @@ async def test_lower_limits_drop_nothing_that_was_taken_in(stored: Any, bus: Nat
         await stored.publish(SUBMIT.subject(), b"1")
 
 
-@pytest.fixture
-def plain_url(tmp_path: Path) -> Iterator[str]:
-    """Where a server without JetStream listens."""
-    program = Path(sys.executable).parent / "nats-server"
-    command = [program, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", tmp_path]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 10
-        while not (found := list(tmp_path.glob("*.ports"))) or not found[0].stat().st_size:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield json.loads(found[0].read_bytes())["nats"][0]
-    finally:
-        process.terminate()
-        process.wait(5)
-
-
 @pytest.mark.nats
-async def test_a_server_without_jetstream_is_trouble_that_may_pass(plain_url: str) -> None:
-    bus = await NatsBus.connect(plain_url, "test")
+async def test_a_server_without_jetstream_is_trouble_that_may_pass(
+    plain_nats_server: Any,
+) -> None:
+    bus = await NatsBus.connect(plain_nats_server.url, "test")
     durable = bus.durable()
     with pytest.raises(StorageError, match="JetStream can't be used for submissions"):
         await durable.ensure(LIMITS)

@@ -68,15 +68,16 @@ async def test_a_try_that_fails_is_repeated_under_one_id(
 
     async def fail_once(subject: str, payload: bytes, headers: dict[str, str]) -> int:
         seen.append(headers[MESSAGE_ID])
+        sequence = await publish(subject, payload, headers)
         if len(seen) == 1:
-            raise StorageError("becoming ready")
-        return await publish(subject, payload, headers)
+            raise StorageError("stored, and not heard of")
+        return sequence
 
     monkeypatch.setattr(durable, "publish", fail_once)
-    await submit(durable, REQUEST)
-    await submit(durable, REQUEST)
+    keys = [await submit(durable, REQUEST) for _ in range(2)]
 
     assert seen[0] == seen[1] != seen[2]
+    assert ["seq-1", "seq-2"] == keys
     assert 2 == len(durable.queue.waiting)
 
 

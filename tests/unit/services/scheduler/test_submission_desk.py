@@ -254,7 +254,7 @@ async def test_a_dead_letter_that_was_not_written_is_written_by_the_next(
     message = await office.submit()
     await office.serve(message)
     letters, office.durable.dead = office.durable.dead, []
-    office.durable._ids.discard("seq-1")
+    del office.durable._sequence_of["seq-1"]
     office.durable.queue.waiting.append(message)
     await office.serve(await office.take())
 
