@@ -1,4 +1,4 @@
-"""`up`, `generate` and `run` with the real services on the fake engine."""
+"""The command line with the real services on the fake engine."""
 
 import json
 import os
@@ -74,17 +74,23 @@ def _processes_of(run_dirs: list[Path]) -> list[int]:
     return found
 
 
-def _generate(
-    up_url: str, environment: dict[str, str], *arguments: str
+def _ask(
+    environment: dict[str, str], *arguments: str, timeout_s: float = 30
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*_SLIPSTREAM, "generate", "--nats", up_url, *arguments],
+        [*_SLIPSTREAM, *arguments],
         capture_output=True,
         text=True,
         check=False,
         env=environment,
-        timeout=30,
+        timeout=timeout_s,
     )
+
+
+def _generate(
+    up_url: str, environment: dict[str, str], *arguments: str
+) -> "subprocess.CompletedProcess[str]":
+    return _ask(environment, "generate", "--nats", up_url, *arguments)
 
 
 def test_a_stack_answers_and_leaves_nothing(
@@ -116,17 +122,6 @@ def test_a_stack_answers_and_leaves_nothing(
     assert 1 == refused.stderr.count("\n")
     assert [] == _run_dirs(up.pid)
     assert [] == [pid for pid in children if Path(f"/proc/{pid}").exists()]
-
-
-def _ask(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*_SLIPSTREAM, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=30,
-    )
 
 
 def test_a_worker_is_drained_and_the_stack_goes_on_without_it(
@@ -225,15 +220,12 @@ def test_an_interrupted_client_cancels_its_request(
         assert 130 == client.wait(5)
 
 
+def _run(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return _ask(environment, "run", "hello", *arguments, *_FAKE, timeout_s=60)
+
+
 def test_one_shot_prints_one_object_and_nothing_else(environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [*_SLIPSTREAM, "run", "hello", "--json", "--max-tokens", "70", "--seed", "3", *_FAKE],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=60,
-    )
+    done = _run(environment, "--json", "--max-tokens", "70", "--seed", "3")
 
     assert 0 == done.returncode, done.stderr
     answer = json.loads(done.stdout)
@@ -244,14 +236,7 @@ def test_one_shot_prints_one_object_and_nothing_else(environment: dict[str, str]
 
 
 def test_one_shot_fails_in_one_line_and_stops_everything(environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [*_SLIPSTREAM, "run", "hello", "--max-tokens", "-3", *_FAKE],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=60,
-    )
+    done = _run(environment, "--max-tokens", "-3")
 
     assert 1 == done.returncode
     assert "" == done.stdout
