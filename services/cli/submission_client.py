@@ -7,7 +7,7 @@ import time
 from slipstream.services.cli.client import RequestFailedError
 from slipstream.shared.bus.durable import BODY_DIGEST, MESSAGE_ID, Durable, StorageError
 from slipstream.shared.bus.subjects import SUBMIT
-from slipstream.shared.errors import InvalidRequestError
+from slipstream.shared.errors import InvalidRequestError, ProtocolError
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion, GenerateRequest
@@ -64,8 +64,8 @@ async def fetch(durable: Durable, key: str, wait_s: float) -> Completion | None:
     """
     Return the answer under a key, or None when there is none within so many seconds.
 
-    Raises InvalidRequestError for what is no key, StorageError, and RequestFailedError for the
-    ending of a request that failed.
+    Raises InvalidRequestError for what is no key, ProtocolError for what is no ending,
+    StorageError, and RequestFailedError for the ending of a request that failed.
     """
     if not is_result_key(key):
         raise InvalidRequestError("KEY", f"{key[:64]!r} is not what `slipstream submit` prints")
@@ -82,4 +82,4 @@ async def fetch(durable: Durable, key: str, wait_s: float) -> Completion | None:
         case Failed() as failed:
             raise RequestFailedError(failed)
         case other:
-            raise StorageError(f"the result {key} is no ending but {type(other).__name__}")
+            raise ProtocolError(f"the result {key} is no ending but {type(other).__name__}")

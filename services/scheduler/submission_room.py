@@ -17,7 +17,7 @@ class SubmissionRoom:
         self._config = config
         self._front = front
 
-    def has_room(self, num_requests: int = 1, num_bytes: int = 0) -> bool:
+    def has_room(self, num_requests: int, num_bytes: int = 0) -> bool:
         """Tell whether so many more would find room in the queue."""
         return self._front.has_room(num_requests, num_bytes)
 

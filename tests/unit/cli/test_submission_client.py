@@ -11,7 +11,7 @@ from slipstream.services.cli.prompt_options import RequestOptions
 from slipstream.services.cli.submission_client import fetch, submit
 from slipstream.shared.bus.durable import BODY_DIGEST, MESSAGE_ID, StorageError
 from slipstream.shared.bus.memory_durable import MemoryDurable
-from slipstream.shared.errors import InvalidRequestError
+from slipstream.shared.errors import InvalidRequestError, ProtocolError
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import decode_request, encode
 from slipstream.shared.messages.common import Accepted, Failed, Timings, Usage
@@ -132,7 +132,7 @@ async def test_a_failure_is_raised(durable: MemoryDurable) -> None:
 async def test_what_is_no_ending_is_an_error(durable: MemoryDurable) -> None:
     await put(durable, "seq-1", Accepted(request_id=RequestId("r")))
 
-    with pytest.raises(StorageError, match="Accepted"):
+    with pytest.raises(ProtocolError, match="Accepted"):
         await fetch(durable, "seq-1", 0)
 
 
