@@ -9,14 +9,12 @@ short request takes on an idle stack, which each round measures too. All KV bloc
 are to be free within a second.
 """
 
-import argparse
 import asyncio
-import json
 import random
 import time
-from pathlib import Path
 
 import msgspec
+from results import make_parser, settings_of, write
 from stack import MeteredStack, connected, metered_stack
 from streams import answers, request
 
@@ -126,20 +124,17 @@ async def measure(stack: MeteredStack, rng: random.Random, num_rounds: int) -> S
 
 def main() -> None:
     """Measure, print, write the file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--format", default="auto", help="of the weights")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     with metered_stack("--format", options.format) as stack:
         samples = asyncio.run(measure(stack, rng, options.rounds))
     estimates = [Estimate.of(name, values) for name, values in samples.items()]
     print(table(estimates, _UNIT))
-    if options.json:
-        settings = {name: getattr(options, name) for name in ("rounds", "format", "seed")}
-        options.json.write_text(json.dumps(report(estimates, settings, _UNIT), indent=1) + "\n")
+    write(options, report(estimates, settings_of(options), _UNIT))
 
 
 if __name__ == "__main__":

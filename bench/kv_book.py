@@ -8,15 +8,15 @@ needs: the steady state of a busy host. Messages are made beforehand; NATS and m
 """
 
 import argparse
-import json
 import random
 import time
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
+
+from results import heading, make_parser, microseconds, row, write_results
 
 from slipstream.services.kv_manager.eviction import make_order
 from slipstream.services.kv_manager.leases import LeaseBook
@@ -26,7 +26,6 @@ from slipstream.services.kv_manager.prefix_index import PrefixIndex
 from slipstream.shared.ids import LeaseId, RequestId, WorkerId
 from slipstream.shared.kv.block_hash import BlockHash, BlockHasher
 from slipstream.shared.kv.layout import BLOCK_SIZE
-from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.messages.common import Message
 from slipstream.shared.messages.kv import (
     Commit,
@@ -45,7 +44,6 @@ from slipstream.shared.messages.packed import PackedInts
 _WORKER, _EPOCH = WorkerId("decode"), 1
 _NUM_GRANTED = 16
 _LEASE_S = 30.0
-_SETTINGS = ("blocks", "tokens", "samples", "own_time", "without_events")
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 Samples = dict[str, list[int]]  # nanoseconds, by the name of what was done
@@ -157,12 +155,6 @@ class FullBook:
         return answer
 
 
-def percentile(samples: Sequence[int], percent: float) -> float:
-    """Return the smallest sample, in microseconds, that so many percent don't exceed."""
-    place = max(0, -int(-percent * len(samples) // 100) - 1)
-    return sorted(samples)[place] / 1000
-
-
 def measure(options: argparse.Namespace) -> Samples:
     """Take the samples."""
     clock = time.thread_time_ns if options.own_time else time.perf_counter_ns
@@ -178,7 +170,7 @@ def measure(options: argparse.Namespace) -> Samples:
 
 def main() -> None:
     """Measure, print, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--blocks", type=int, default=100_000, help="default: 100000")
     parser.add_argument("--tokens", type=int, default=2048, help="of a prompt (default: 2048)")
     parser.add_argument("--samples", type=int, default=2000, help="of each (default: 2000)")
@@ -190,24 +182,12 @@ def main() -> None:
     parser.add_argument(
         "--without-events", action="store_true", help="note nothing that others are told"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
-    samples = measure(options)
-    figures = {
-        name: {f"p{percent}": percentile(taken, percent) for percent in (50, 99, 100)}
-        for name, taken in samples.items()
-    }
-    print(f"{'microseconds':<16}{'p50':>9}{'p99':>9}{'longest':>9}")
+    figures = {name: microseconds(taken) for name, taken in measure(options).items()}
+    print(heading())
     for name, each in figures.items():
-        print(f"{name:<16}" + "".join(f"{value:9.1f}" for value in each.values()))
-    if options.json:
-        written = {
-            "unit": "us",
-            "machine": describe_machine(),
-            "settings": {name: getattr(options, name) for name in _SETTINGS},
-            "results": figures,
-        }
-        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        print(row(name, each))
+    write_results(options, figures, "us")
 
 
 if __name__ == "__main__":

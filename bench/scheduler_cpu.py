@@ -10,17 +10,16 @@ Traces go where OTEL_EXPORTER_OTLP_ENDPOINT says, one in ten of them.
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import time
 from pathlib import Path
 
+from results import make_parser, write_results
 from stack import connected, running_stack
 
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import GENERATE
-from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
 from slipstream.shared.messages.generate import Completion, GenerateRequest
 
@@ -29,6 +28,12 @@ _ANSWER_S = 30.0
 _WARM_S = 3.0
 _CPU_FIELDS = slice(11, 13)  # of /proc/PID/stat behind the name: user and system time
 _LETTERS = "etaoin shrdlu"
+# Where nothing else is said.
+_SAMPLED = {
+    "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+    "OTEL_TRACES_SAMPLER_ARG": "0.1",
+}
+_QUICK = {"SLIPSTREAM_FAKE_STEP_MS": "0.5", "SLIPSTREAM_FAKE_ROW_US": "0"}
 
 
 def cpu_s(pid: int) -> float:
@@ -95,27 +100,16 @@ async def measure(url: str, options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    """Measure, print, write the file."""
+    parser = make_parser(__doc__)
     parser.add_argument("--rate", type=float, default=200, help="a second (default: 200)")
     parser.add_argument("--tokens", type=int, default=100, help="of a prompt (default: 100)")
     parser.add_argument("--seconds", type=float, default=20, help="default: 20")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
-    os.environ.setdefault("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
-    os.environ.setdefault("OTEL_TRACES_SAMPLER_ARG", "0.1")
-    os.environ["SLIPSTREAM_FAKE_STEP_MS"] = "0.5"
-    os.environ["SLIPSTREAM_FAKE_ROW_US"] = "0"
-    with running_stack("--engine", "fake", "--test-mode") as url:
+    variables = {**_SAMPLED, **os.environ, **_QUICK}
+    with running_stack("--engine", "fake", "--test-mode", variables=variables) as url:
         shares = asyncio.run(measure(url, options))
-    if options.json:
-        written = {
-            "unit": "% of a core",
-            "machine": describe_machine(),
-            "settings": {name: getattr(options, name) for name in ("rate", "tokens", "seconds")},
-            "results": shares,
-        }
-        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    write_results(options, shares, "% of a core")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A stack to measure, as a user starts it."""
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ _READY = re.compile(r"Slipstream is ready on (nats://\S+)")
 _METRICS = re.compile(r" +metrics +(http://\S+) \((\S+)\)")
 _LAST_LINE = "Ctrl-C"
 _METRICS_S = 5.0
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,9 @@ class MeteredStack:
 
 
 @contextlib.contextmanager
-def running_stack(*options: str) -> Iterator[str]:
-    """Run a stack, `slipstream up` with some options; yield its address."""
-    with _started(*options) as (url, _):
+def running_stack(*options: str, variables: Mapping[str, str] = _NONE) -> Iterator[str]:
+    """Run a stack, `slipstream up` with some options and variables; yield its address."""
+    with _started(*options, variables=variables) as (url, _):
         yield url
 
 
@@ -64,12 +67,13 @@ def metered_stack(*options: str) -> Iterator[MeteredStack]:
 
 
 @contextlib.contextmanager
-def _started(*options: str) -> Iterator[tuple[str, IO[str]]]:
+def _started(*options: str, variables: Mapping[str, str] = _NONE) -> Iterator[tuple[str, IO[str]]]:
     """Run a stack; yield its address, and what it prints from then on."""
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
             [SLIPSTREAM, "up", "--port", "0", "--log-level", "error", *options],
             cwd=directory,
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

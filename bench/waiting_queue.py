@@ -7,18 +7,16 @@ Each round lets a request wait, takes the next one and puts it back, takes it fo
 another one out of the middle and lets it wait again with another priority. NATS is left out.
 """
 
-import argparse
-import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
+from results import heading, make_parser, microseconds, row, write_results
+
 from slipstream.shared.ids import RequestId
-from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.scheduling.classes import CLASSES
 from slipstream.shared.scheduling.queue import POLICIES, Policy, WaitingQueue
 from slipstream.shared.scheduling.waiting import WaitingRequest
@@ -99,40 +97,22 @@ class FullQueue:
         return result
 
 
-def percentile(samples: Sequence[int], percent: float) -> float:
-    """Return the smallest sample, in microseconds, that so many percent don't exceed."""
-    place = max(0, -int(-percent * len(samples) // 100) - 1)
-    return sorted(samples)[place] / 1000
-
-
 def main() -> None:
     """Measure, print, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--waiting", type=int, default=10_000, help="default: 10000")
     parser.add_argument("--samples", type=int, default=20_000, help="of each (default: 20000)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     figures = {}
-    print(f"{'microseconds':<24}{'p50':>9}{'p99':>9}{'longest':>9}")
+    print(heading())
     for policy in POLICIES:
         full = FullQueue(policy, options.waiting)
         for _ in range(options.samples):
             full.round()
-        figures[policy] = {
-            verb: {f"p{percent}": percentile(taken, percent) for percent in (50, 99, 100)}
-            for verb, taken in full.samples.items()
-        }
+        figures[policy] = {verb: microseconds(taken) for verb, taken in full.samples.items()}
         for verb, each in figures[policy].items():
-            line = "".join(f"{value:9.1f}" for value in each.values())
-            print(f"{policy + ' ' + verb:<24}{line}")
-    if options.json:
-        written = {
-            "unit": "us",
-            "machine": describe_machine(),
-            "settings": {name: getattr(options, name) for name in ("waiting", "samples")},
-            "results": figures,
-        }
-        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+            print(row(f"{policy} {verb}", each))
+    write_results(options, figures, "us")
 
 
 if __name__ == "__main__":
