@@ -8,30 +8,28 @@ memory stays bounded, refusals are fast, whoever is let in has its first token a
 promises, and five seconds after the flood first tokens come as they did before it.
 """
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from loaded_stack import add_engine_options, loaded_stack, maker_of
+from results import make_parser, write_results
 from scheduler_cpu import pid_of
-from stack import connected, running_stack
+from stack import connected
 
 from slipstream.services.cli.serve_bench_client import LoadClient
-from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.measure.load.arrivals import (
-    Arrivals,
     ScheduledArrivals,
     StreamArrivals,
     even_times,
     poisson_times,
 )
 from slipstream.shared.measure.load.load import Load
-from slipstream.shared.measure.load.requests import PlannedRequest, RequestMaker, SyntheticShapes
+from slipstream.shared.measure.load.requests import RequestMaker
 from slipstream.shared.measure.load.samples import LoadRun, Sample
 from slipstream.shared.measure.load.summary import percentile
 from slipstream.shared.measure.load.traces import Lengths
@@ -41,6 +39,7 @@ _FACTOR = 10
 _NUM_STREAMS = 48
 _IDLE_RATE = 2.0
 _RECOVERY_S = 5.0
+_AFTER_S = _RECOVERY_S + 5.0  # in which first tokens are looked at once more
 _MIB = 1024 * 1024
 
 
@@ -55,17 +54,6 @@ async def watch_memory(pid: int, seen: list[float]) -> None:
     while True:
         seen.append(memory_mib(pid))
         await asyncio.sleep(0.5)
-
-
-def load_of(
-    maker: RequestMaker, arrivals: Callable[[], Arrivals], seconds: float, drain_s: float
-) -> Load:
-    """Return a load of interactive requests."""
-
-    def make(number: int) -> PlannedRequest:
-        return replace(maker.make(number), latency_class="interactive")
-
-    return Load(arrivals, make, 0.0, seconds, drain_s)
 
 
 def first_tokens_ms(run: LoadRun, since_s: float = 0.0) -> list[float]:
@@ -88,41 +76,62 @@ def _is_refused(sample: Sample) -> bool:
     return (sample.error or "").startswith("overloaded")
 
 
-async def measure(url: str, maker: RequestMaker, seconds: float) -> dict[str, float]:
+@dataclass(frozen=True)
+class Seen:
+    """What was seen before a flood, in it and after it."""
+
+    capacity: float  # requests a second that a closed loop had served
+    before: LoadRun
+    before_mib: float
+    flood: LoadRun  # with what comes after it
+    flood_s: float
+    took_s: float
+    flood_mib: Sequence[float]  # of the scheduler, now and then
+
+
+async def measure(url: str, maker: RequestMaker, seconds: float) -> Seen:
     """Fill, flood, and look at what comes after."""
     pid = pid_of("scheduler", url)
     rng = random.Random(1)
     async with connected(url, "bench-flood") as bus:
         client = LoadClient(bus)
-        full = await client.run(
-            load_of(maker, lambda: StreamArrivals(_NUM_STREAMS, 10.0, 1.0, 0.05, rng), 10.0, 30.0),
-            "full",
-        )
-        served = [each for each in full.samples if each.is_served]
-        capacity = len(served) / max(each.ended_s or 0.0 for each in served)
-        idle = load_of(maker, lambda: ScheduledArrivals(even_times(_IDLE_RATE, 5.0)), 5.0, 10.0)
-        before_ms = first_tokens_ms(await client.run(idle, "before"))
-        before_mib, seen = memory_mib(pid), list[float]()
+        streams = StreamArrivals(_NUM_STREAMS, 10.0, 1.0, 0.05, rng)
+        full = await client.run(Load(lambda: streams, maker.make, 0.0, 10.0, 30.0), "full")
+        capacity = _served_a_second(full)
+        idle = ScheduledArrivals(even_times(_IDLE_RATE, 5.0))
+        before = await client.run(Load(lambda: idle, maker.make, 0.0, 5.0, 10.0), "before")
+        before_mib, flood_mib = memory_mib(pid), list[float]()
         times = poisson_times(_FACTOR * capacity, seconds, rng)
-        times += [seconds + each for each in even_times(_IDLE_RATE, _RECOVERY_S + 5.0)]
-        watching = asyncio.create_task(watch_memory(pid, seen))
-        began = time.monotonic()
-        flood = await client.run(
-            load_of(maker, lambda: ScheduledArrivals(times), seconds + _RECOVERY_S + 5.0, 20.0),
-            "flood",
+        times += [seconds + each for each in even_times(_IDLE_RATE, _AFTER_S)]
+        flood = Load(
+            lambda: ScheduledArrivals(times), maker.make, 0.0, seconds + _AFTER_S, drain_s=20.0
         )
+        watching = asyncio.create_task(watch_memory(pid, flood_mib))
+        began = time.monotonic()
+        flooded = await client.run(flood, "flood")
         took_s = time.monotonic() - began
         watching.cancel()
-    answered = first_tokens_ms(flood)
-    after_ms = first_tokens_ms(flood, seconds + _RECOVERY_S)
-    refused = refused_after_ms(flood)
-    queued = sorted(each.queue_ms for each in flood.samples if each.queue_ms is not None)
-    others = [each for each in flood.samples if not each.is_served and not _is_refused(each)]
+    return Seen(capacity, before, before_mib, flooded, seconds, took_s, flood_mib)
+
+
+def _served_a_second(run: LoadRun) -> float:
+    ends_s = [each.ended_s for each in run.samples if each.is_served and each.ended_s is not None]
+    return len(ends_s) / max(ends_s)
+
+
+def figures_of(seen: Seen) -> dict[str, float]:
+    """Return what a flood comes to."""
+    samples = seen.flood.samples
+    answered = first_tokens_ms(seen.flood)
+    refused = refused_after_ms(seen.flood)
+    queued = sorted(each.queue_ms for each in samples if each.queue_ms is not None)
+    others = [each for each in samples if not each.is_served and not _is_refused(each)]
     target_ms = 1000 * CLASSES["interactive"].ttft_target_s
+    after_ms = first_tokens_ms(seen.flood, seen.flood_s + _RECOVERY_S)
     return {
-        "served a second, closed loop": capacity,
-        "requests": len(flood.samples),
-        "served": sum(each.is_served for each in flood.samples),
+        "served a second, closed loop": seen.capacity,
+        "requests": len(samples),
+        "served": sum(each.is_served for each in samples),
         "refused": len(refused),
         "neither": len(others),
         "refusal p50 (ms)": percentile(refused, 50),
@@ -132,41 +141,27 @@ async def measure(url: str, maker: RequestMaker, seconds: float) -> dict[str, fl
         "of it in the queue, p50 (ms)": percentile(queued, 50),
         "share of first tokens in time": sum(each <= target_ms for each in answered)
         / len(answered),
-        "first token before, p50 (ms)": percentile(before_ms, 50),
+        "first token before, p50 (ms)": percentile(first_tokens_ms(seen.before), 50),
         "first token five seconds after, p50 (ms)": percentile(after_ms, 50),
-        "scheduler before (MiB)": before_mib,
-        "scheduler at most (MiB)": max(seen),
-        "load generator, share of a core": flood.client_cpu_share,
-        "seconds": took_s,
+        "scheduler before (MiB)": seen.before_mib,
+        "scheduler at most (MiB)": max(seen.flood_mib),
+        "load generator, share of a core": seen.flood.client_cpu_share,
+        "seconds": seen.took_s,
     }
 
 
 def main() -> None:
     """Measure, print, write the file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the flood")
-    parser.add_argument("--engine", default="auto", choices=("auto", "fake"))
-    parser.add_argument("--format", default="auto", help="of the weights")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    add_engine_options(parser)
     options = parser.parse_args()
-    is_fake = options.engine == "fake"
-    shapes = SyntheticShapes(Lengths(128, 32), 0.5, 1)
-    maker = RequestMaker(shapes, 259 if is_fake else 40_000, 1, {}, {})
-    common = ["--engine", options.engine, "--format", options.format]
-    if is_fake:
-        common.append("--test-mode")
-        os.environ |= {"SLIPSTREAM_FAKE_STEP_MS": "10", "SLIPSTREAM_FAKE_ROW_US": "100"}
-    with running_stack(*common) as url:
-        found = asyncio.run(measure(url, maker, options.seconds))
-    for name, value in found.items():
+    maker = maker_of(options, "interactive", Lengths(128, 32), spread=0.5, seed=1)
+    with loaded_stack(options) as url:
+        figures = figures_of(asyncio.run(measure(url, maker, options.seconds)))
+    for name, value in figures.items():
         print(f"{name:<45}{value:12.2f}")
-    if options.json:
-        written = {
-            "machine": describe_machine(),
-            "settings": {name: getattr(options, name) for name in ("seconds", "engine", "format")},
-            "results": found,
-        }
-        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    write_results(options, figures)
 
 
 if __name__ == "__main__":

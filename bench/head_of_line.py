@@ -12,6 +12,7 @@ are to be free within a second.
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 
 import msgspec
 from results import make_parser, settings_of, write
@@ -36,6 +37,7 @@ _FREE_S = 10.0
 _DEADLINE_MS = 300_000
 _ACCEPT_S = 10.0
 _UNIT = "ms"
+_ROUTES: Sequence[Route] = ("remote", "local")
 
 Samples = dict[str, list[float]]
 
@@ -101,7 +103,7 @@ async def measure(stack: MeteredStack, rng: random.Random, num_rounds: int) -> S
     samples: Samples = {}
     async with connected(stack.url, "bench-head-of-line") as bus:
         for _ in range(num_rounds):
-            for route in rng.sample(("remote", "local"), 2):
+            for route in rng.sample(_ROUTES, len(_ROUTES)):
                 began = time.perf_counter()
                 idle_ms = 1000 * (await first_token_at(bus, rng, route) - began)
                 crowd = Crowd(bus, route)

@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=10_000, help="default: 10000")
     parser.add_argument("--samples", type=int, default=20_000, help="of each (default: 20000)")
     options = parser.parse_args()
-    figures = {}
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     print(heading())
     for policy in POLICIES:
         full = FullQueue(policy, options.waiting)
