@@ -120,18 +120,14 @@ def even_times(rate: float, seconds: float) -> list[float]:
     return [number / rate for number in range(round(rate * seconds))]
 
 
-def traced_times(
-    times_s: Sequence[float], seconds: float, rate: float | None = None
-) -> list[float]:
+def traced_times(times_s: Sequence[float], seconds: float, rate: float) -> list[float]:
     """
     Return a trace's first arrivals, as many as make `rate`; gaps keep their proportions.
 
-    Without a rate they come as they came. Raises ConfigurationError for a trace that is too short.
+    Raises ConfigurationError for a trace that is too short.
     """
     ordered = sorted(times_s)
     since_begin = [at_s - ordered[0] for at_s in ordered]
-    if rate is None:
-        return [at_s for at_s in since_begin if at_s < seconds]
     num_wanted = max(1, round(rate * seconds))
     if num_wanted > len(since_begin):
         raise ConfigurationError(

@@ -63,10 +63,6 @@ def test_a_trace_keeps_its_proportions_at_any_rate() -> None:
     assert [0.0, 0.25, 0.25, 1.0] == found
 
 
-def test_a_trace_comes_as_it_came_without_a_rate() -> None:
-    assert [0.0, 1.0, 3.0] == traced_times([7.0, 8.0, 10.0, 12.5], seconds=5.0)
-
-
 def test_a_trace_that_is_used_up_says_which_rate_is_too_high() -> None:
     with pytest.raises(
         ConfigurationError, match=r"--rate 3 for 2 s takes 6 requests .* has 5.*lower"
