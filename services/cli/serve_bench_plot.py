@@ -12,7 +12,7 @@ from slipstream.services.cli.serve_bench_report import (
     Measured,
     Row,
     crossings_of,
-    rows_of,
+    load_of,
 )
 from slipstream.shared.measure.load.timeline import timeline
 
@@ -38,8 +38,7 @@ def draw(measured: Measured, directory: Path) -> list[Path]:
 
 
 def _figure() -> Any:  # Any: matplotlib is an extra
-    # Imported here: it is an extra, and slow to load.
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
 
     return Figure(figsize=_INCHES, layout="constrained")
 
@@ -47,7 +46,7 @@ def _figure() -> Any:  # Any: matplotlib is an extra
 def _latency(measured: Measured) -> Any:  # Any: as above
     figure = _figure()
     places = figure.subplots(2, 2).flat
-    rows = _by_mode(rows_of(measured))
+    rows = _by_mode(measured.rows)
     for axes, (name, title) in zip(places, _LATENCIES, strict=False):
         for mode, of_mode in rows.items():
             known = [row for row in of_mode if row[name] is not None]
@@ -94,7 +93,7 @@ def _timelines(cells: Sequence[Cell]) -> Any:  # Any: as above
 
 def _crossover(measured: Measured) -> Any:  # Any: as above
     """Draw each figure of the second mode in those of the first: below 1 is less."""
-    first, second = _by_mode(rows_of(measured)).values()
+    first, second = _by_mode(measured.rows).values()
     names = [mode.name for mode in measured.modes]
     figure = _figure()
     sides = figure.subplots(1, 2)
@@ -134,13 +133,13 @@ def _dress(axes: Any, title: str, unit: str, measured: Measured) -> None:  # Any
 
 def _by_mode(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
     found: dict[str, list[Row]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row["rate"] or row["streams"]):
+    for row in sorted(rows, key=load_of):
         found[row["mode"]].append(row)
     return found
 
 
 def _loads(rows: Sequence[Row]) -> list[float]:
-    return [row["rate"] or row["streams"] for row in rows]
+    return [load_of(row) for row in rows]
 
 
 def _load_of(cell: Cell) -> float:

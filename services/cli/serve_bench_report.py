@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from slipstream.services.cli.serve_bench import Cell
-from slipstream.services.cli.serve_bench_plan import ServePlan, describe
+from slipstream.services.cli.serve_bench_plan import MODES, ServePlan, describe
 from slipstream.services.cli.serve_bench_stacks import Mode
 from slipstream.services.cli.serve_bench_tuning import Try
 from slipstream.services.cli.stack import StackSettings
@@ -17,7 +17,7 @@ from slipstream.shared.measure.load.samples import Sample
 from slipstream.shared.measure.load.summary import Percentiles, Summary, Targets, summarize
 
 # Beyond it the load generator takes a noticeable part of what it measures.
-MAX_CLIENT_CPU_SHARE = 0.25
+_MAX_CLIENT_CPU_SHARE = 0.25
 # A request that leaves so late has not come when it should have.
 _MAX_SEND_LAG_MS = 20.0
 
@@ -34,10 +34,21 @@ class Measured:
     tries: Sequence[Try]
     highest_rate: float | None
 
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One for each mode and level, made once: intervals take a while."""
+        return [_row(cell, self.plan.targets) for cell in self.cells]
 
-def rows_of(measured: Measured) -> list[Row]:
-    """Return one row for each mode and level."""
-    return [_row(cell, measured.plan.targets) for cell in measured.cells]
+
+def load_of(row: Row) -> float:
+    """Return how much was asked for: streams, or requests a second."""
+    load: float = row["streams"] if row["rate"] is None else row["rate"]
+    return load
+
+
+def load_name(row: Row) -> str:
+    """Return the same for people."""
+    return f"{row['streams']} streams" if row["rate"] is None else f"{row['rate']:.3g}/s"
 
 
 def _row(cell: Cell, targets: Targets) -> Row:
@@ -118,11 +129,12 @@ def _percentiles(found: Percentiles | None) -> Row | None:
 
 def crossings_of(measured: Measured) -> list[Crossing]:
     """Return where the modes of a comparison change places; none unless there are two."""
-    if len(measured.modes) != 2:  # noqa: PLR2004 - one crosses another
+    if len(measured.modes) != len(MODES):
         return []
-    rows = rows_of(measured)
-    first, second = ([row for row in rows if row["mode"] == mode.name] for mode in measured.modes)
-    levels = [row["rate"] or row["streams"] for row in first]
+    first, second = (
+        [row for row in measured.rows if row["mode"] == mode.name] for mode in measured.modes
+    )
+    levels = [load_of(row) for row in first]
     found = []
     for name, value_of, is_more_better in COMPARED:
         values = [[value_of(row) for row in of_mode] for of_mode in (first, second)]
@@ -158,7 +170,7 @@ def as_json(measured: Measured, settings: StackSettings) -> Row:
         },
         "highest_rate": measured.highest_rate,
         "tuning": [_try_row(each) for each in measured.tries],
-        "rows": rows_of(measured),
+        "rows": measured.rows,
         "crossover": [
             each.as_row(*(mode.name for mode in measured.modes)) for each in crossings_of(measured)
         ],
@@ -208,11 +220,11 @@ def warnings_of(rows: Sequence[Row]) -> list[str]:
     """Return why some figures say less than they seem to."""
     found = []
     for row in rows:
-        where = f"{row['mode']}, {_load_of(row)}"
-        if row["client_cpu_share"] > MAX_CLIENT_CPU_SHARE:
+        where = f"{row['mode']}, {load_name(row)}"
+        if row["client_cpu_share"] > _MAX_CLIENT_CPU_SHARE:
             found.append(
                 f"{where}: the load generator took {row['client_cpu_share']:.0%} of a core, more "
-                f"than {MAX_CLIENT_CPU_SHARE:.0%}: run it on another machine, with --url"
+                f"than {_MAX_CLIENT_CPU_SHARE:.0%}: run it on another machine, with --url"
             )
         lag = row["send_lag_ms"]
         if lag is not None and lag["p99"] > _MAX_SEND_LAG_MS:
@@ -236,7 +248,3 @@ def warnings_of(rows: Sequence[Row]) -> list[str]:
                 "answered before --drain ended; percentiles leave out what did not come"
             )
     return found
-
-
-def _load_of(row: Row) -> str:
-    return f"{row['streams']} streams" if row["rate"] is None else f"{row['rate']:.3g}/s"

@@ -7,7 +7,7 @@ from slipstream.services.cli.serve_bench_report import (
     Measured,
     Row,
     crossings_of,
-    rows_of,
+    load_name,
     warnings_of,
 )
 from slipstream.shared.measure.load.crossover import Crossing
@@ -23,7 +23,7 @@ _SAMPLED = ("ttft_ms", "tpot_ms", "itl_ms")
 
 def as_text(measured: Measured) -> str:
     """Return all tables; times are milliseconds."""
-    rows = rows_of(measured)
+    rows = measured.rows
     parts = [_introduction(measured)]
     if measured.tries:
         parts.append(_tuning_table(measured))
@@ -95,8 +95,7 @@ def _tuning_table(measured: Measured) -> str:
 
 
 def _load(row: Row) -> tuple[str, str]:
-    is_closed = row["rate"] is None
-    return row["mode"], f"{row['streams']} streams" if is_closed else f"{row['rate']:.3g}/s"
+    return row["mode"], load_name(row)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

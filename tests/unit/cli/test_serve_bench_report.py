@@ -13,7 +13,6 @@ from slipstream.services.cli.serve_bench_plot import draw
 from slipstream.services.cli.serve_bench_report import (
     Measured,
     crossings_of,
-    rows_of,
     warnings_of,
 )
 from slipstream.services.cli.serve_bench_stacks import Mode, mode_of, named_mode
@@ -59,7 +58,7 @@ def compared() -> Measured:
 def test_the_stack_stands_beside_its_engine() -> None:
     stack = [_run(0.05, 0.15), _run(0.05, 0.05)]
     engine = [_run(0.04, 0.04, 0.04, 0.04), _run(0.04, 0.04)]
-    (row,) = rows_of(_measured([Cell("aggregated", Level(streams=2), stack, engine)]))
+    (row,) = _measured([Cell("aggregated", Level(streams=2), stack, engine)]).rows
 
     assert (2, None) == (row["streams"], row["rate"])
     assert (4, 0.75, 0.75) == (row["num_requests"], row["attainment"], row["goodput"])
@@ -69,7 +68,7 @@ def test_the_stack_stands_beside_its_engine() -> None:
 
 
 def test_without_an_engine_its_figures_are_missing() -> None:
-    (row,) = rows_of(_measured([Cell("aggregated", Level(streams=2), [_run(0.1)])]))
+    (row,) = _measured([Cell("aggregated", Level(streams=2), [_run(0.1)])]).rows
 
     assert [None, None] == [row["in_process_throughput_tok_s"], row["overhead_ttft_ms"]]
 
@@ -92,7 +91,7 @@ def test_what_makes_figures_worth_less_is_said() -> None:
         sample.sent_s = sample.due_s + 0.05
     late.samples[0].error = "overloaded: too many"
     late.samples[1].ended_s = None
-    notes = warnings_of(rows_of(_measured([Cell("aggregated", Level(rate=2.0), [late])])))
+    notes = warnings_of(_measured([Cell("aggregated", Level(rate=2.0), [late])]).rows)
 
     for part in (
         "took 40% of a core",
@@ -104,7 +103,7 @@ def test_what_makes_figures_worth_less_is_said() -> None:
 
 
 def test_a_quiet_run_needs_no_notes() -> None:
-    assert [] == warnings_of(rows_of(_measured([Cell("a", Level(rate=2.0), [_run(0.1)])])))
+    assert [] == warnings_of(_measured([Cell("a", Level(rate=2.0), [_run(0.1)])]).rows)
 
 
 def test_the_budget_with_most_goodput_is_taken_and_the_first_of_equals(tmp_path: Path) -> None:
