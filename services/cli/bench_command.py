@@ -37,8 +37,7 @@ def engine(options: EngineBenchOptions = _DEFAULTS) -> None:
 
       slipstream bench engine --format int8 --unfused
     """
-    # Imported here: --help is quick without numpy.
-    from slipstream.services.cli.bench_run import run_engine_bench  # noqa: PLC0415
+    from slipstream.services.cli.bench_run import run_engine_bench  # noqa: PLC0415 - --help is quick without numpy
 
     run_engine_bench(options)
 
@@ -58,8 +57,7 @@ def prefix(options: PrefixBenchOptions = _PREFIX_DEFAULTS) -> None:
 
       slipstream bench prefix --prompts 1500 --planes tcp --format int8
     """
-    # Imported here: --help is quick.
-    from slipstream.services.cli.prefix_bench_run import run_prefix_bench  # noqa: PLC0415
+    from slipstream.services.cli.prefix_bench_run import run_prefix_bench  # noqa: PLC0415 - keeps --help quick
 
     run_prefix_bench(options)
 
@@ -84,7 +82,6 @@ def serve(options: ServeBenchOptions = _SERVE_DEFAULTS, stack: StackOptions = _S
 
       slipstream bench serve --compare aggregated,disaggregated --rate 1,2,3,4 --plot plots
     """
-    # Imported here: --help is quick.
-    from slipstream.services.cli.serve_bench_run import run_serve_bench  # noqa: PLC0415
+    from slipstream.services.cli.serve_bench_run import run_serve_bench  # noqa: PLC0415 - keeps --help quick
 
     run_serve_bench(options, stack)

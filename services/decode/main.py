@@ -19,7 +19,6 @@ def open_in_process(
     config: DecodeConfig, directory: Path, num_blocks: int
 ) -> AbstractContextManager[SteppedEngine]:
     """Run what a worker of this configuration computes with in this process, without a bus."""
-    # Imported here: no worker needs it.
-    from slipstream.services.decode.in_process import opened_engine  # noqa: PLC0415
+    from slipstream.services.decode.in_process import opened_engine  # noqa: PLC0415 - no worker needs it
 
     return opened_engine(config, directory, num_blocks)

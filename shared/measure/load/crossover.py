@@ -40,7 +40,9 @@ def crossings(
 ) -> Crossing:
     """Compare two ways load by load; loads come in any order."""
     ordered = sorted(zip(loads, first, second, strict=True), key=lambda each: each[0])
-    gains = [(load, _gain(one, other, is_more_better)) for load, one, other in ordered]
+    gains = [
+        (load, _gain(one, other, is_more_better=is_more_better)) for load, one, other in ordered
+    ]
     known = [(load, gain) for load, gain in gains if gain is not None and abs(gain) >= _EQUAL]
     at = [
         before + (after - before) * gain / (gain - next_gain)
@@ -51,7 +53,7 @@ def crossings(
     return Crossing(name, [load for load, _ in gains], winners, at)
 
 
-def _gain(one: float | None, other: float | None, is_more_better: bool) -> float | None:  # noqa: FBT001 - passed on
+def _gain(one: float | None, other: float | None, *, is_more_better: bool) -> float | None:
     """Return how much better the second is, as a part of the larger one."""
     if one is None or other is None:
         return None
