@@ -9,22 +9,19 @@ from collections.abc import Sequence
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import CANCEL, GENERATE
+from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import RequestId
 from slipstream.shared.measure.load.arrivals import Arrival, Arrivals
 from slipstream.shared.measure.load.load import Load
 from slipstream.shared.measure.load.requests import PlannedRequest
 from slipstream.shared.measure.load.samples import LoadRun, Sample
-from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode, encoding_of
+from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode, is_array
 from slipstream.shared.messages.common import Accepted, Failed
 from slipstream.shared.messages.generate import Cancel, Finished, GenerateRequest, TokenFrame
 
 _CANCEL_S = 1.0
 _CLEAN_S = 5.0  # what the endings of cancelled requests may take
-_DEFAULT_DEADLINE_MS = 300_000
-_MAX_DEADLINE_MS = 3_600_000
-
-_MAP_BYTES = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 
 
 class LoadClient:
@@ -115,7 +112,7 @@ class _Run:
             return
         if incoming.is_no_responders:
             self._end(number, now_s, f"nobody serves {GENERATE.subject()}")
-        elif encoding_of(incoming.payload) == "msgpack" and incoming.payload[0] not in _MAP_BYTES:
+        elif is_array(incoming.payload):
             self._frames[number].append((now_s, incoming.payload))
         else:
             self._take_control(number, now_s, decoder_of(ClientAnswer).decode(incoming.payload))
@@ -170,7 +167,9 @@ class _Run:
     def _deadline_ms(self) -> int | None:
         """Return a deadline for runs longer than the default one: any waives the class's own."""
         needed_ms = round(self._load.give_up_s * 1000) + 1000
-        return min(_MAX_DEADLINE_MS, needed_ms) if needed_ms > _DEFAULT_DEADLINE_MS else None
+        if needed_ms <= SchedulerConfig.default_deadline_ms:
+            return None
+        return min(SchedulerConfig.max_deadline_ms, needed_ms)
 
     async def _cancel(self, number: int) -> None:
         request_id = self._request_ids.get(number)

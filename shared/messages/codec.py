@@ -90,8 +90,9 @@ def encoding_of(payload: bytes) -> Encoding:
     return "msgpack" if is_msgpack else "json"
 
 
-def _is_array(payload: bytes) -> bool:
-    return payload[0] in _ARRAY_BYTES
+def is_array(payload: bytes) -> bool:
+    """Tell msgpack's hot messages, such as frames, from those that are maps, by the first byte."""
+    return bool(payload) and payload[0] in _ARRAY_BYTES
 
 
 def _members(kind: object) -> tuple[Any, ...]:  # Any: a union is no type for the checker
@@ -133,7 +134,7 @@ class Decoder(Generic[T]):
         if encoding_of(payload) == "json":
             decoder: Any = self._json  # Any: three decoder classes without a common type
         else:
-            decoder = self._arrays if _is_array(payload) else self._maps
+            decoder = self._arrays if is_array(payload) else self._maps
         if decoder is None:
             self._refuse("it has another shape")
         try:

@@ -26,7 +26,6 @@ _FIRST_SHARE, _LAST_SHARE = 0.25, 0.8
 class PlannedRequest:
     """A request that can be sent."""
 
-    number: int
     token_ids: PackedInts  # of the prompt
     num_output_tokens: int
     latency_class: LatencyClassName | None = None
@@ -103,7 +102,6 @@ class RequestMaker:
         shape = self.shapes.shape(number)
         rng = _rng(self.seed, "whose", number)
         return PlannedRequest(
-            number,
             PackedInts(self._prompt(shape, number)),
             shape.lengths.num_output_tokens,
             _pick(self.classes, rng),

@@ -114,7 +114,7 @@ async def client(broker: MemoryBroker) -> AsyncIterator[LoadClient]:
 
 
 def _request(number: int) -> PlannedRequest:
-    return PlannedRequest(number, PackedInts([number, 2]), 3, "batch", "a")
+    return PlannedRequest(PackedInts([number, 2]), 3, "batch", "a")
 
 
 def _load(arrivals: Arrivals, seconds: float = 0.3, drain_s: float = 5.0) -> Load:

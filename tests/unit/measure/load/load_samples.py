@@ -9,7 +9,7 @@ from slipstream.shared.messages.packed import PackedInts
 def make_request(
     num_output: int = 3, latency_class: LatencyClassName | None = None, tenant: str | None = None
 ) -> PlannedRequest:
-    return PlannedRequest(0, PackedInts([1, 2]), num_output, latency_class, tenant)
+    return PlannedRequest(PackedInts([1, 2]), num_output, latency_class, tenant)
 
 
 def make_sample(
