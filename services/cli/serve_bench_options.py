@@ -88,8 +88,8 @@ class ServeBenchOptions:
     classes: Annotated[
         str,
         typer.Option(
-            help="Latency classes with their shares: interactive:3,batch:1. Some seats are for "
-            "interactive requests only.",
+            help="Latency classes with their shares: interactive:3,batch:1. Beside interactive "
+            "requests others leave some seats free.",
             rich_help_panel=_LOAD,
         ),
     ] = "interactive"
