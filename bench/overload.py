@@ -5,7 +5,7 @@ Measure what interactive requests wait for while batch work asks for more than t
 
 First a closed loop of batch work finds how much a stack can do. Then, in turns: interactive
 requests alone; the same beside batch work that comes at 1.3 times that rate; and both on a stack
-whose policy is `fcfs`, which knows no classes. Bars: the 95th percentile of interactive first
+whose policy is `fcfs`, which puts no class first. Bars: the 95th percentile of interactive first
 tokens at most twice that of the idle stack and two steps of the busy one, and at most 5 % less
 throughput than with `fcfs`.
 """
@@ -131,7 +131,7 @@ class Overload:
 
     def _note_busy(self, policy: Policy, run: LoadRun) -> None:
         interactive = of(run, "interactive")
-        # Without classes they may all be refused: what is promised them can't be kept.
+        # Where no class goes first they may all be refused: what they are promised can't be kept.
         if interactive.ttft_ms is not None:
             self._note(f"{policy}: interactive p95 TTFT (ms)", interactive.ttft_ms.p95)
         self._note(f"{policy}: step (ms)", _step_ms(run))
