@@ -167,6 +167,18 @@ async def test_runs_share_no_cache(service: Service, client: LoadClient) -> None
     assert 2 == len({each.cache_salt for each in service.asked})
 
 
+@pytest.mark.parametrize(
+    ("drain_s", "deadline_ms"), [(5.0, None), (300.0, 301_020), (1e6, 3_600_000)]
+)
+async def test_only_a_load_longer_than_the_usual_deadline_names_one(
+    service: Service, client: LoadClient, drain_s: float, deadline_ms: int | None
+) -> None:
+    """Whoever names one waives what the class promises."""
+    await client.run(_load(ScheduledArrivals([0.0]), 0.02, drain_s), "salt")
+
+    assert [deadline_ms] == [each.deadline_ms for each in service.asked]
+
+
 async def test_a_failure_is_an_ending_with_its_reason(service: Service, client: LoadClient) -> None:
     service.failure = Failed(code="overloaded", message="too many requests wait")
     (sample,) = (await client.run(_load(ScheduledArrivals([0.0]), 0.02), "salt")).samples
