@@ -11,13 +11,12 @@ from slipstream.services.prefill.batch import Chunk, plan
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.model.row_passes import row_passes
-from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
 from slipstream.shared.worker.step_cost import NO_STREAMS, StepCost, prompts_in
 from slipstream.shared.worker.step_metrics import StepMetrics
-from slipstream.shared.worker.urgency import Urgency
+from slipstream.shared.worker.urgency import PromptTurns
 
 log = structlog.get_logger()
 
@@ -34,10 +33,8 @@ class PrefillSteps:
         self._host = host
         self._metrics = metrics
         self._cost = StepCost()
-        self._budget = PromptBudget(token_budget, TimeBudget(max_step_s, self._cost))
-        self._brief_budget = PromptBudget(token_budget, TimeBudget(max_step_s / 2, self._cost))
+        self._turns = PromptTurns(token_budget, max_step_s, self._cost)
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
-        self._urgency = Urgency()
         self._sequences: list[PrefillSequence] = []
         self._work = asyncio.Event()
         self._changed = asyncio.Event()
@@ -53,11 +50,7 @@ class PrefillSteps:
         """Step for ever; sleep when there is nothing to do."""
         while True:
             await self._host.engine.wait(self._work)
-            now = time.monotonic()
-            chosen = self._urgency.choose(self._able(), _priority_of, now)
-            # A step that has begun is what an urgent prompt waits for.
-            is_brief = self._urgency.is_expected(now)
-            chunks = plan(chosen, self._brief_budget if is_brief else self._budget)
+            chunks = plan(*self._turns.next(self._able(), _priority_of, time.monotonic()))
             if chunks:
                 await self._step(chunks)
             self._retire()
@@ -126,16 +119,15 @@ class PrefillSteps:
         return JobEndedError("lease_lost", "the lease ran out")
 
     def _able(self) -> list[PrefillSequence]:
-        """Return those that a step can compute: the urgent first, of equals who came first."""
+        """Return those that a step can compute, in the order in which they came."""
         keeper = self._host.keeper
         for sequence in self._sequences:
             sequence.leased.absorb()
-        able = [
+        return [
             sequence
             for sequence in self._sequences
             if sequence.is_able and keeper.is_safe(sequence.leased.lease_id, self._margin_s)
         ]
-        return sorted(able, key=_priority_of, reverse=True)
 
     def _retire(self) -> None:
         """Between two steps: let go of what is done, so that its blocks may be given away."""

@@ -1,13 +1,16 @@
-"""Which prompts a step takes while some are of a more urgent class. Pure."""
+"""Which prompts a step takes while some are of a more urgent class, and how long it lasts. Pure."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from slipstream.shared.scheduling.classes import class_of_priority
+from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
+from slipstream.shared.worker.step_cost import StepCost
 
 PromptT = TypeVar("PromptT")
 
 _EXPECTED_S = 60.0
+_BRIEF_PART = 0.5  # of the longest step
 
 
 class Urgency:
@@ -39,3 +42,24 @@ class Urgency:
         self._has_left_out = True
         self._urgent_at = now
         return urgent
+
+
+class PromptTurns:
+    """What each step of a prefill worker takes: whose rows, how many, and within what time."""
+
+    def __init__(self, token_budget: int, max_step_s: float, cost: StepCost) -> None:
+        self._urgency = Urgency()
+        self._budget = PromptBudget(token_budget, TimeBudget(max_step_s, cost))
+        brief = TimeBudget(_BRIEF_PART * max_step_s, cost)
+        self._brief_budget = PromptBudget(token_budget, brief)
+
+    def next(
+        self, prompts: Sequence[PromptT], priority_of: Callable[[PromptT], int], now: float
+    ) -> tuple[list[PromptT], PromptBudget]:
+        """Return who may have a part of the next step, in the order of the parts, and of what."""
+        # The urgent first, and among equals who came first: so do steps share their rows.
+        ordered = sorted(prompts, key=priority_of, reverse=True)
+        chosen = self._urgency.choose(ordered, priority_of, now)
+        # A step that has begun is what an urgent prompt waits for.
+        is_brief = self._urgency.is_expected(now)
+        return chosen, self._brief_budget if is_brief else self._budget
