@@ -13,8 +13,15 @@ from slipstream.shared.ids import HostId, RequestId
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.reports import EndedSequence, WorkerReport
-from slipstream.shared.scheduling.classes import BEST_CLASS, CLASSES, DEFAULT_CLASS
-from slipstream.shared.scheduling.door import Outlook, TooLate, judge, retry_ms
+from slipstream.shared.scheduling.classes import DEFAULT_CLASS
+from slipstream.shared.scheduling.door import (
+    TooLate,
+    is_certain,
+    judge,
+    least_rate,
+    outlook_of,
+    retry_ms,
+)
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.scheduling.placement import NO_CACHE, PlacementRules
@@ -26,9 +33,7 @@ from slipstream.shared.scheduling.waiting import WaitingRequest
 from slipstream.shared.scheduling.workload import OutputLengths, Rates, work_s
 
 _LEARNED = 0.1  # the part of each speed that is told in the average
-_LEAST_PART = 0.5  # of what work is thought to be: estimates err
 _WORTH_PART = 0.1  # of the queue
-_AMPLE_MS = 60_000  # for any prompt, where nobody waits
 _NOBODY = RequestId("")  # asks only what would be
 _MIN_TIMED_TOKENS = 8  # of an answer, that its speed says something
 
@@ -67,7 +72,7 @@ class Load:
 
     def judge_read(self, request: GenerateRequest, deadline_ms: int) -> TooLate | None:
         """Tell whether a request would wait too long, before its text is looked at."""
-        if self._is_certain(deadline_ms):
+        if is_certain(self.queue, deadline_ms / 1000):
             return None
         now = time.monotonic()
         waiting = WaitingRequest(
@@ -83,7 +88,7 @@ class Load:
 
     def judge(self, request: AdmittedRequest) -> TooLate | None:
         """Tell whether an admitted request would be answered too late."""
-        if self._is_certain(request.deadline_ms):
+        if is_certain(self.queue, request.deadline_ms / 1000):
             return None
         now = time.monotonic()
         return self._judge(self._waiting(request, now, now + request.deadline_ms / 1000), now)
@@ -118,7 +123,7 @@ class Load:
         if not record.is_charged:
             self._estimate.took(planned.request.work_s, now)
         record.is_charged = True
-        record.job_priority = self._job_priority(record, is_aged=planned.is_aged)
+        record.job_priority = planned.job_priority
         return Next(record, planned.placement)
 
     def remove(self, request_id: RequestId) -> bool:
@@ -170,38 +175,17 @@ class Load:
 
     def retry_ms(self) -> int:
         """Return when a part of the queue will be gone that is worth coming back for."""
-        wait_s = self._estimate.wait_s(self.queue.work_s, self._least_rate())
+        wait_s = self._estimate.wait_s(self.queue.work_s, least_rate(self.fleet))
         return retry_ms(_WORTH_PART * (wait_s or 0.0))
 
-    def _is_certain(self, deadline_ms: int) -> bool:
-        """Tell whether a request is let in whatever it is: most are, and looking costs."""
-        return not len(self.queue) and deadline_ms >= _AMPLE_MS
-
     def _judge(self, waiting: WaitingRequest, now: float) -> TooLate | None:
-        decode = self.fleet.least_busy("decode")
-        if not decode:
+        if not self.fleet.num_open("decode"):
             return None  # somebody may come
-        busy = self.fleet.least_busy("prefill") or decode
-        outlook = Outlook(
-            queue=self.queue,
-            estimate=self._estimate,
-            least_rate=self._least_rate(),
-            busy_s=busy[0].window.num_tokens / self._rates.prompt_tokens_per_s,
-            has_free_seats=decode[0].num_free_seats > 0,
-            is_speed_known=bool(self._prompt_speeds),
+        is_speed_known = bool(self._prompt_speeds)
+        outlook = outlook_of(
+            self.queue, self.fleet, self._estimate, self._rates, is_speed_known=is_speed_known
         )
         return judge(waiting, outlook, now)
-
-    def _least_rate(self) -> float:
-        """Return the seconds of work a second that workers do at the very least."""
-        return _LEAST_PART * self.fleet.num_open("decode")
-
-    def _job_priority(self, record: RequestRecord, *, is_aged: bool) -> int:
-        """Return what workers order by. Whose turn came for its age must not wait there again."""
-        if self.queue.policy == "fcfs":
-            return 0
-        of_class = CLASSES[BEST_CLASS if is_aged else record.request.latency_class]
-        return of_class.job_priority + record.request.priority
 
     def _cached(self, request: AdmittedRequest) -> Mapping[HostId, int]:
         """Return how many tokens of a prompt each host holds, where it holds any."""

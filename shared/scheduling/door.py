@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.prompt_window import SHORT_PART
 from slipstream.shared.scheduling.queue import WaitingQueue
 from slipstream.shared.scheduling.wait_estimate import WaitEstimate
 from slipstream.shared.scheduling.waiting import WaitingRequest
+from slipstream.shared.scheduling.workload import Rates
 
 MIN_RETRY_MS = 1000
 _MAX_RETRY_MS = 600_000
+_LEAST_PART = 0.5  # of what work is thought to be: estimates err
+_AMPLE_S = 60.0  # for any prompt, where nobody waits
 
 
 class TooLate(NamedTuple):
@@ -29,6 +33,37 @@ class Outlook:
     busy_s: float  # what the least busy of them has before the next prompt
     has_free_seats: bool  # then it is prompts that wait, and short ones pass
     is_speed_known: bool  # work and prompts are in seconds of these workers, and no guess
+
+
+def is_certain(queue: WaitingQueue, deadline_s: float) -> bool:
+    """Tell whether a request is let in whatever it is: most are, and looking costs."""
+    return not len(queue) and deadline_s >= _AMPLE_S
+
+
+def least_rate(fleet: Fleet) -> float:
+    """Return the seconds of work a second that workers do at the very least."""
+    return _LEAST_PART * fleet.num_open("decode")
+
+
+def outlook_of(
+    queue: WaitingQueue,
+    fleet: Fleet,
+    estimate: WaitEstimate,
+    rates: Rates,
+    *,
+    is_speed_known: bool,
+) -> Outlook:
+    """Return what queue and workers tell of the wait."""
+    decode = fleet.least_busy("decode")
+    busy = fleet.least_busy("prefill") or decode
+    return Outlook(
+        queue=queue,
+        estimate=estimate,
+        least_rate=least_rate(fleet),
+        busy_s=busy[0].window.num_tokens / rates.prompt_tokens_per_s if busy else 0.0,
+        has_free_seats=bool(decode) and decode[0].num_free_seats > 0,
+        is_speed_known=is_speed_known,
+    )
 
 
 def judge(request: WaitingRequest, outlook: Outlook, now: float) -> TooLate | None:

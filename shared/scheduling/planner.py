@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from slipstream.shared.ids import HostId, RequestId, WorkerId
+from slipstream.shared.scheduling.classes import BEST_CLASS, CLASSES
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.scheduling.placement import NO_CACHE, PlacementRules, choose
@@ -21,7 +22,7 @@ class Planned(NamedTuple):
 
     request: WaitingRequest
     placement: Placement
-    is_aged: bool  # its turn came before that of better classes
+    job_priority: int  # what workers order by
 
 
 class Planner:
@@ -66,5 +67,13 @@ class Planner:
                 self.queue.take(request, now)
                 num_uncached = request.num_prompt_tokens - placement.num_cached_tokens
                 self.fleet.assign(request_id, placement, num_uncached, rank)
-                return Planned(request, placement, is_aged)
+                priority = self._job_priority(request, is_aged=is_aged)
+                return Planned(request, placement, priority)
         return None
+
+    def _job_priority(self, request: WaitingRequest, *, is_aged: bool) -> int:
+        """Return what workers order by. Whose turn came for its age must not wait there again."""
+        if self.queue.policy == "fcfs":
+            return 0
+        of_class = CLASSES[BEST_CLASS] if is_aged else request.of_class
+        return of_class.job_priority + request.priority

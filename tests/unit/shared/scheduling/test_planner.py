@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.reports import WorkerReport
+from slipstream.shared.scheduling.classes import CLASSES
 from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.scheduling.placement import PlacementRules
 from slipstream.shared.scheduling.planner import Planner
@@ -38,6 +39,30 @@ def test_requests_are_placed_in_order_until_there_is_no_seat() -> None:
     fleet.unassign(RequestId("r0"))
     assert ["r2"] == plan_all(planner)
     assert 1 == len(planner.queue)
+
+
+def test_workers_are_told_the_class_and_the_priority_except_under_fcfs() -> None:
+    def priorities(policy: Policy) -> list[int]:
+        planner, _ = planner_of(report("d", num_seats=9, num_free_seats=9), policy=policy)
+        planner.add(waiting("b", 0, latency_class="batch", priority=7), 0)
+        planner.add(waiting("i", 0, latency_class="interactive"), 0)
+        found = [planner.next(0), planner.next(0)]
+        return [each.job_priority for each in found if each is not None]
+
+    of_class = {name: each.job_priority for name, each in CLASSES.items()}
+    assert [of_class["interactive"], of_class["batch"] + 7] == priorities("priority")
+    assert [0, 0] == priorities("fcfs")
+
+
+def test_whose_turn_came_for_its_age_is_as_urgent_to_workers_as_the_best() -> None:
+    planner, _ = planner_of(report("d", num_seats=9, num_free_seats=9))
+    planner.add(waiting("old", 0, latency_class="batch"), 0)
+    for number in range(AGED_EVERY):
+        planner.add(waiting(f"i{number}", 100, latency_class="interactive"), 100)
+    found = [planner.next(100.0) for _ in range(AGED_EVERY)]
+    aged = next(each for each in found if each is not None and each.request.request_id == "old")
+
+    assert CLASSES["interactive"].job_priority == aged.job_priority
 
 
 def test_nothing_is_placed_where_nobody_is() -> None:
