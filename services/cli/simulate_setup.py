@@ -15,7 +15,7 @@ from slipstream.services.cli.simulate_options import (
     PlanOptions,
 )
 from slipstream.shared.errors import ConfigurationError
-from slipstream.shared.measure.load.traces import TraceError, read_requests
+from slipstream.shared.measure.load.traces import Lengths, TraceError, read_requests
 from slipstream.shared.messages.common import LatencyClassName
 from slipstream.shared.scheduling.placement import PlacementRules
 from slipstream.shared.scheduling.workload import Rates
@@ -26,7 +26,6 @@ from slipstream.shared.simulation.load import (
     NO_BURSTS,
     Bursts,
     LengthRange,
-    Lengths,
     LengthSamples,
     Mix,
     RequestMaker,
@@ -110,9 +109,8 @@ def _traced(path: Path, max_context: int) -> list[tuple[float, Lengths]]:
     for each in read_requests(path):
         if each.at_s is None:
             raise TraceError(path, None, "has no times: take --poisson and --rate with it")
-        lengths = each.lengths.within(max_context)
-        found.append((each.at_s, Lengths(lengths.num_prompt_tokens, lengths.num_output_tokens)))
-    found.sort()
+        found.append((each.at_s, each.lengths.within(max_context)))
+    found.sort(key=lambda each: each[0])
     return [(at_s - found[0][0], lengths) for at_s, lengths in found]
 
 

@@ -1,5 +1,6 @@
 """How long things take: steps, as weighted sums of what is in them, and what lies between them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.shared.worker.step_cost import Priors, Prompts, Streams
@@ -21,6 +22,20 @@ class StepTimes:
     prompt_row_s: float
     prompt_pair_s: float = 0.0  # (row, position that it attends to)
     prompt_context_s: float = 0.0  # for each token of context, however many rows attend to it
+
+    @classmethod
+    def fitted(cls, of_streams: Sequence[float], of_prompts: Sequence[float]) -> "StepTimes":
+        """Return times by the weights of two fits: a step, a row, and what the rows attend to."""
+        step_s, stream_row_s, stream_context_s = of_streams
+        prompt_step_s, prompt_row_s, prompt_pair_s = of_prompts
+        return cls(
+            step_s=step_s,
+            stream_row_s=stream_row_s,
+            stream_context_s=stream_context_s,
+            prompt_step_s=prompt_step_s,
+            prompt_row_s=prompt_row_s,
+            prompt_pair_s=prompt_pair_s,
+        )
 
     def of_streams(self, streams: Streams) -> float:
         """Return how long a step of streams alone lasts."""

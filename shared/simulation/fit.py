@@ -105,12 +105,4 @@ def fit_cells(cells: Iterable[Mapping[str, Any]]) -> StepTimes:
             f"there are {len(streams)} steps of streams and {len(prompts)} of prompts: "
             "at least 3 of each are needed"
         )
-    of_streams, of_prompts = fit(streams), fit(prompts)
-    return StepTimes(
-        step_s=of_streams[0],
-        stream_row_s=of_streams[1],
-        stream_context_s=of_streams[2],
-        prompt_step_s=of_prompts[0],
-        prompt_row_s=of_prompts[1],
-        prompt_pair_s=of_prompts[2],
-    )
+    return StepTimes.fitted(fit(streams), fit(prompts))

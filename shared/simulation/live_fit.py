@@ -6,7 +6,9 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from slipstream.shared.config import PrefillConfig
 from slipstream.shared.simulation.costs import Costs, Delays, StepTimes
 from slipstream.shared.simulation.fit import FitError, Sample, fit
 from slipstream.shared.simulation.live_record import LiveRecord
@@ -31,8 +33,8 @@ class Sharing:
 
     num_prefill: int = 1
     num_decode: int = 1
-    token_budget: int = 512
-    prompt_step_s: float = 0.1
+    token_budget: int = PrefillConfig.token_budget
+    prompt_step_s: float = PrefillConfig.prompt_step_ms / 1000
 
     def num_rows(self, of_prompts: tuple[float, ...]) -> float:
         """Return how many rows of a prompt a step takes, by what they cost."""
@@ -59,26 +61,23 @@ def fit_live(
     prompts = [(each.prefill_began_at, each.prefill_ended_at) for each in remote]
     streams = [(each.first_at, each.ended_at) for each in records]
     of_streams, decode_slowdown = _best(
-        lambda part: _stream_samples(records, Busy(prompts), part, sharing.num_decode), slowdowns
+        partial(_stream_samples, records, Busy(prompts), num_workers=sharing.num_decode), slowdowns
     )
-    num_rows = float(sharing.token_budget)
+    busy_with_streams, num_rows = Busy(streams), float(sharing.token_budget)
     for _ in range(_NUM_PASSES):
         of_prompts, prefill_slowdown = _best(
-            lambda part, rows=num_rows: _prompt_samples(  # type: ignore[misc] # can't be inferred
-                remote, Busy(streams), part, sharing.num_prefill, rows
+            partial(
+                _prompt_samples,
+                remote,
+                busy_with_streams,
+                num_workers=sharing.num_prefill,
+                num_rows_a_step=num_rows,
             ),
             slowdowns,
         )
         num_rows = sharing.num_rows(of_prompts)
     return Costs(
-        steps=StepTimes(
-            step_s=of_streams[0],
-            stream_row_s=of_streams[1],
-            stream_context_s=of_streams[2],
-            prompt_step_s=of_prompts[0],
-            prompt_row_s=of_prompts[1],
-            prompt_pair_s=of_prompts[2],
-        ),
+        steps=StepTimes.fitted(of_streams, of_prompts),
         delays=_delays(remote),
         decode_slowdown=decode_slowdown,
         prefill_slowdown=prefill_slowdown,

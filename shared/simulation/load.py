@@ -1,25 +1,18 @@
 """Who asks, when, and for how much."""
 
-import bisect
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from slipstream.shared.ids import RequestId
+from slipstream.shared.measure.load.traces import Lengths
 from slipstream.shared.messages.common import LatencyClassName, Route
 from slipstream.shared.scheduling.classes import DEFAULT_CLASS
 from slipstream.shared.simulation.requests import SimulatedRequest
 
 Name = TypeVar("Name", bound=str)
-
-
-class Lengths(NamedTuple):
-    """Tokens of a prompt and of its answer."""
-
-    num_prompt_tokens: int
-    num_output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,6 @@ class Mix:
     classes: Mapping[LatencyClassName, float] = field(default_factory=lambda: {DEFAULT_CLASS: 1.0})
     tenants: Mapping[str, float] = field(default_factory=dict)  # by their shares
     route: Route = "auto"
-    max_tokens: int | None = None  # None: as many as the answer gets
 
 
 class RequestMaker:
@@ -78,13 +70,13 @@ class RequestMaker:
     def make(self, arrived_at: float, lengths: Lengths | None = None) -> SimulatedRequest:
         """Return one more request; its lengths are the mix's unless they are given."""
         rng, mix = self._rng, self._mix
-        prompt, output = lengths or mix.lengths.draw(rng)
+        lengths = lengths or mix.lengths.draw(rng)
         return SimulatedRequest(
             request_id=RequestId(str(next(self._numbers))),
             arrived_at=arrived_at,
-            num_prompt_tokens=prompt,
-            num_output_tokens=output,
-            max_tokens=mix.max_tokens or output,
+            num_prompt_tokens=lengths.num_prompt_tokens,
+            num_output_tokens=lengths.num_output_tokens,
+            max_tokens=lengths.num_output_tokens,
             tenant=self._tenants.draw(rng) or "",
             latency_class=self._classes.draw(rng) or DEFAULT_CLASS,
             route=mix.route,
@@ -102,8 +94,7 @@ class _Shares(Generic[Name]):
         """Return one of them; None if there is none."""
         if len(self._names) <= 1:
             return self._names[0] if self._names else None
-        idx = bisect.bisect(self._bounds, rng.random() * self._bounds[-1])
-        return self._names[min(idx, len(self._names) - 1)]
+        return rng.choices(self._names, cum_weights=self._bounds)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from slipstream.shared.ids import RequestId
 from slipstream.shared.simulation.cluster import ClusterSettings
-from slipstream.shared.simulation.costs import Costs
+from slipstream.shared.simulation.costs import Costs, Delays, StepTimes
 from slipstream.shared.simulation.live_record import LiveRecord
 from slipstream.shared.simulation.requests import SimulatedRequest
 from slipstream.shared.simulation.run import Simulation
@@ -22,6 +24,13 @@ _NUM_REFINED = 2  # of each start
 _LEAST_SLOWDOWN = 0.02
 _LEAST_STEP_S = 5e-4
 _SHORTEST_S = 1e-4
+
+# What is changed together.
+_PROMPTS = ("prompt_step_s", "prompt_row_s", "prompt_pair_s")
+_STREAMS = ("step_s", "stream_row_s", "stream_context_s")
+_DELAYS = ("admit_s", "dispatch_s", "lease_s", "hand_over_s", "report_s")
+
+_Values = TypeVar("_Values", Costs, StepTimes, Delays)
 
 
 def nearest(
@@ -50,7 +59,7 @@ def _nearest_of(
 def _variants(costs: Costs) -> Iterator[Costs]:
     for part in _FIXED_PARTS:
         for scale in _SCALES:
-            yield _scale_prompts(_with_fixed_part(costs, part), scale)
+            yield _scale_steps(_with_fixed_part(costs, part), scale, _PROMPTS)
 
 
 def _with_fixed_part(costs: Costs, part: float) -> Costs:
@@ -115,71 +124,25 @@ def _near(costs: Costs, factor: float) -> Iterator[Costs]:
             yield change(costs, by)
 
 
-def _scale_prompts(costs: Costs, by: float) -> Costs:
-    steps = costs.steps
-    return replace(
-        costs,
-        steps=replace(
-            steps,
-            prompt_step_s=by * steps.prompt_step_s,
-            prompt_row_s=by * steps.prompt_row_s,
-            prompt_pair_s=by * steps.prompt_pair_s,
-        ),
-    )
-
-
-def _scale_streams(costs: Costs, by: float) -> Costs:
-    steps = costs.steps
-    return replace(
-        costs,
-        steps=replace(
-            steps,
-            step_s=by * steps.step_s,
-            stream_row_s=by * steps.stream_row_s,
-            stream_context_s=by * steps.stream_context_s,
-        ),
-    )
-
-
-def _scale_prompt_steps(costs: Costs, by: float) -> Costs:
-    step_s = by * max(_LEAST_STEP_S, costs.steps.prompt_step_s)
-    return replace(costs, steps=replace(costs.steps, prompt_step_s=step_s))
-
-
-def _scale_stream_steps(costs: Costs, by: float) -> Costs:
-    step_s = by * max(_LEAST_STEP_S, costs.steps.step_s)
-    return replace(costs, steps=replace(costs.steps, step_s=step_s))
+def _scale_steps(costs: Costs, by: float, names: Sequence[str], least_s: float = 0.0) -> Costs:
+    return replace(costs, steps=_scaled(costs.steps, by, names, least_s))
 
 
 def _scale_delays(costs: Costs, by: float) -> Costs:
-    delays = costs.delays
-    return replace(
-        costs,
-        delays=replace(
-            delays,
-            admit_s=by * delays.admit_s,
-            dispatch_s=by * delays.dispatch_s,
-            lease_s=by * delays.lease_s,
-            hand_over_s=by * delays.hand_over_s,
-            report_s=by * delays.report_s,
-        ),
-    )
+    return replace(costs, delays=_scaled(costs.delays, by, _DELAYS))
 
 
-def _scale_decode_slowdown(costs: Costs, by: float) -> Costs:
-    return replace(costs, decode_slowdown=by * max(_LEAST_SLOWDOWN, costs.decode_slowdown))
-
-
-def _scale_prefill_slowdown(costs: Costs, by: float) -> Costs:
-    return replace(costs, prefill_slowdown=by * max(_LEAST_SLOWDOWN, costs.prefill_slowdown))
+def _scaled(values: _Values, by: float, names: Sequence[str], least: float = 0.0) -> _Values:
+    """Return values of which some are so many times larger, and so many times `least` at least."""
+    return replace(values, **{name: by * max(least, getattr(values, name)) for name in names})
 
 
 _CHANGES: tuple[Callable[[Costs, float], Costs], ...] = (
-    _scale_prompts,
-    _scale_streams,
-    _scale_prompt_steps,
-    _scale_stream_steps,
+    partial(_scale_steps, names=_PROMPTS),
+    partial(_scale_steps, names=_STREAMS),
+    partial(_scale_steps, names=("prompt_step_s",), least_s=_LEAST_STEP_S),
+    partial(_scale_steps, names=("step_s",), least_s=_LEAST_STEP_S),
     _scale_delays,
-    _scale_decode_slowdown,
-    _scale_prefill_slowdown,
+    partial(_scaled, names=("decode_slowdown",), least=_LEAST_SLOWDOWN),
+    partial(_scaled, names=("prefill_slowdown",), least=_LEAST_SLOWDOWN),
 )

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from slipstream.shared.measure.load.summary import percentile
 from slipstream.shared.scheduling.classes import CLASSES
 from slipstream.shared.simulation.requests import SimulatedRequest
 
@@ -52,7 +53,9 @@ class Targets:
     def are_kept(self, request: SimulatedRequest) -> bool:
         """Tell whether a request that was answered was served well."""
         ttft_s, tpot_s = request.ttft_s, request.tpot_s
-        most_s = self.ttft_s or CLASSES[request.latency_class].ttft_target_s
+        most_s = self.ttft_s
+        if most_s is None:
+            most_s = CLASSES[request.latency_class].ttft_target_s
         if ttft_s is None or ttft_s > most_s:
             return False
         return self.tpot_s is None or tpot_s is None or tpot_s <= self.tpot_s
@@ -166,11 +169,4 @@ class Figures:
 def percentiles(values: Sequence[float], percents: Sequence[float] = PERCENTS) -> tuple[float, ...]:
     """Return values below which so many in a hundred lie; none of none."""
     ordered = sorted(values)
-    return tuple(_percentile(ordered, each) for each in percents) if ordered else ()
-
-
-def _percentile(ordered: Sequence[float], percent: float) -> float:
-    place = (len(ordered) - 1) * percent / 100
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return tuple(percentile(ordered, each) for each in percents) if ordered else ()

@@ -1,5 +1,7 @@
 """Events come in the order of their times; those of one time as they were planned."""
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +11,12 @@ from slipstream.shared.simulation.events import EventLoop
 @given(st.lists(st.sampled_from([0.0, 0.5, 0.5, 1.0, 3.0])))
 def test_events_run_by_time_and_then_as_planned(times: list[float]) -> None:
     loop, seen = EventLoop(), []
+
+    def note(number: int) -> None:
+        seen.append((loop.now, number))
+
     for number, time_s in enumerate(times):
-        loop.at(time_s, lambda number=number: seen.append((loop.now, number)))  # type: ignore[misc]
+        loop.at(time_s, partial(note, number))
     loop.run()
 
     assert sorted((time_s, number) for number, time_s in enumerate(times)) == seen

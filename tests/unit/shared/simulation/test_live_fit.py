@@ -1,5 +1,8 @@
 """Costs are found again from what a simulated stack showed its clients."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from slipstream.shared.simulation.cluster import ClusterSettings
@@ -9,6 +12,7 @@ from slipstream.shared.simulation.judgement import judge_by
 from slipstream.shared.simulation.live_fit import NO_SLOWDOWN, SLOWDOWNS, Busy, Sharing, fit_live
 from slipstream.shared.simulation.live_record import LiveRecord
 from slipstream.shared.simulation.load import LengthRange, Mix, RequestMaker, poisson
+from slipstream.shared.simulation.prompt_desk import PromptDesk
 from slipstream.shared.simulation.refine import nearest
 from slipstream.shared.simulation.requests import SimulatedRequest
 from slipstream.shared.simulation.run import Simulation
@@ -47,13 +51,12 @@ class _Watched(Simulation):
         super().__init__(CLUSTER, hidden)
         self.leased_at: dict[str, float] = {}
         for worker in self.cluster.prefill.values():
-            lease = worker.prompts._lease
+            desk = worker.prompts
+            desk._is_leased = partial(self._leased, desk, desk._is_leased)
 
-            def noted(prompt: object, lease: object = lease) -> None:
-                self.leased_at[prompt.request.request_id] = self.loop.now  # type: ignore[attr-defined]
-                lease(prompt)  # type: ignore[operator]
-
-            worker.prompts._lease = noted  # type: ignore[method-assign]
+    def _leased(self, desk: PromptDesk, go_on: Callable[[], None]) -> None:
+        self.leased_at[desk.ready[-1].request.request_id] = self.loop.now
+        go_on()
 
 
 def seen(served: list[SimulatedRequest], hidden: Costs = HIDDEN) -> list[LiveRecord]:

@@ -5,10 +5,10 @@ import statistics
 
 import pytest
 
+from slipstream.shared.measure.load.traces import Lengths
 from slipstream.shared.simulation.load import (
     Bursts,
     LengthRange,
-    Lengths,
     Mix,
     RequestMaker,
     poisson,
