@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from slipstream.shared.config import DEFAULT_MODEL, Engine
+from slipstream.shared.config import (
+    DEFAULT_MODEL,
+    DecodeConfig,
+    Engine,
+    PrefillConfig,
+    SchedulerConfig,
+)
 from slipstream.shared.messages.common import Route
 from slipstream.shared.scheduling.queue import Policy
 
@@ -42,19 +48,19 @@ class ClusterOptions:
     prefill_seats: Annotated[
         int,
         typer.Option(min=1, help="Prompts that a prefill worker holds.", rich_help_panel=_CLUSTER),
-    ] = 64
+    ] = PrefillConfig.num_seats
     decode_seats: Annotated[
         int,
         typer.Option(min=1, help="Sequences that a decode worker holds.", rich_help_panel=_CLUSTER),
-    ] = 32
+    ] = DecodeConfig.num_seats
     token_budget: Annotated[
         int,
         typer.Option(min=1, help="Rows of prompt a step may take.", rich_help_panel=_CLUSTER),
-    ] = 512
+    ] = PrefillConfig.token_budget
     prompt_step_ms: Annotated[
         float,
         typer.Option(min=1, help="Longest step of prompts alone.", rich_help_panel=_CLUSTER),
-    ] = 100.0
+    ] = PrefillConfig.prompt_step_ms
     step_stretch: Annotated[
         float,
         typer.Option(
@@ -62,10 +68,10 @@ class ClusterOptions:
             help="Longest step with prompts, in steps of its streams.",
             rich_help_panel=_CLUSTER,
         ),
-    ] = 2.3
+    ] = DecodeConfig.step_stretch
     policy: Annotated[
         Policy, typer.Option(help="Order of the queue.", rich_help_panel=_CLUSTER)
-    ] = "priority"
+    ] = SchedulerConfig.policy
     min_remote_tokens: Annotated[
         int,
         typer.Option(
@@ -73,7 +79,7 @@ class ClusterOptions:
             help="Tokens of a prompt below which auto prefills on decode.",
             rich_help_panel=_CLUSTER,
         ),
-    ] = 64
+    ] = SchedulerConfig.min_num_remote_tokens
     reserved_seats: Annotated[
         int,
         typer.Option(
@@ -81,14 +87,16 @@ class ClusterOptions:
             help="Seats of each decode worker for interactive requests only.",
             rich_help_panel=_CLUSTER,
         ),
-    ] = 2
+    ] = SchedulerConfig.num_reserved_seats
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Requests that may wait.", rich_help_panel=_CLUSTER)
-    ] = 1024
+    ] = SchedulerConfig.max_num_waiting
     deadline_s: Annotated[
         float,
-        typer.Option(min=0.001, help="Seconds that one may wait.", rich_help_panel=_CLUSTER),
-    ] = 300.0
+        typer.Option(
+            min=0.001, help="Seconds that one may wait; batch: an hour.", rich_help_panel=_CLUSTER
+        ),
+    ] = SchedulerConfig.default_deadline_ms / 1000
     look_every_ms: Annotated[
         float,
         typer.Option(

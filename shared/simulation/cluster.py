@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import partial
 
+from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.ids import HostId, WorkerId
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.reports import WorkerReport
@@ -33,9 +34,9 @@ class ClusterSettings:
     num_decode: int = 1
     num_hosts: int = 1
     is_apart: bool = False  # prefill workers are on hosts of their own
-    policy: Policy = "priority"
-    max_num_waiting: int = 1024
-    max_waiting_bytes: int = 256 * 2**20
+    policy: Policy = SchedulerConfig.policy
+    max_num_waiting: int = SchedulerConfig.max_num_waiting
+    max_waiting_bytes: int = SchedulerConfig.max_waiting_bytes
     placement: PlacementRules = field(default_factory=PlacementRules)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     workers: WorkerRules = field(default_factory=WorkerRules)
@@ -155,6 +156,7 @@ class Cluster:
 
     def _dispatch(self, request: SimulatedRequest, planned: Planned) -> None:
         request.placed_at = self.loop.now
+        request.job_priority = planned.job_priority
         self._placed[request.request_id] = planned
         placement = planned.placement
         self._ledger.placed(request, placement.reason)

@@ -111,9 +111,11 @@ class DecodeWorker:
     def _chunks(self) -> Chunks:
         if not self.prompts.ready:
             return NO_CHUNKS
-        self.prompts.order_by_rank()
         budget = self._pace.budget(self.streams.shape)
-        return NO_CHUNKS if budget is None else self.prompts.plan(budget)
+        if budget is None:
+            return NO_CHUNKS
+        by_rank = sorted(self.prompts.ready, key=lambda each: each.claim.rank, reverse=True)
+        return self.prompts.plan(by_rank, budget)
 
     def _plan_steps(self, began_at: float, num_steps: int) -> None:
         self._began_at = began_at

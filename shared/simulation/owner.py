@@ -3,19 +3,20 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from slipstream.shared.config import DecodeConfig, PrefillConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.simulation.requests import SimulatedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRules:
-    """Settings of workers; the defaults are theirs, see `PrefillConfig` and `DecodeConfig`."""
+    """Settings of workers."""
 
-    num_prefill_seats: int = 64
-    num_decode_seats: int = 32
-    token_budget: int = 512
-    prompt_step_s: float = 0.1
-    step_stretch: float = 2.3
+    num_prefill_seats: int = PrefillConfig.num_seats
+    num_decode_seats: int = DecodeConfig.num_seats
+    token_budget: int = PrefillConfig.token_budget
+    prompt_step_s: float = PrefillConfig.prompt_step_ms / 1000
+    step_stretch: float = DecodeConfig.step_stretch
 
 
 class RequestOwner(Protocol):

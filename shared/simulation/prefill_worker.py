@@ -5,11 +5,11 @@ from slipstream.shared.simulation.costs import Costs
 from slipstream.shared.simulation.events import EventLoop
 from slipstream.shared.simulation.host import Host
 from slipstream.shared.simulation.owner import RequestOwner, WorkerRules
-from slipstream.shared.simulation.prompt_desk import Chunks, PromptDesk
+from slipstream.shared.simulation.prompt_desk import Chunks, Prompt, PromptDesk
 from slipstream.shared.simulation.requests import SimulatedRequest
-from slipstream.shared.worker.chunks import PromptBudget, TimeBudget
 from slipstream.shared.worker.step_cost import NO_STREAMS, StepCost
 from slipstream.shared.worker.throughput import Throughput
+from slipstream.shared.worker.urgency import PromptTurns
 
 
 class PrefillWorker:
@@ -32,8 +32,7 @@ class PrefillWorker:
         self._costs = costs
         self._owner = owner
         self._cost = StepCost(costs.steps.priors())
-        time = TimeBudget(rules.prompt_step_s, self._cost)
-        self._budget = PromptBudget(rules.token_budget, time)
+        self._turns = PromptTurns(rules.token_budget, rules.prompt_step_s, self._cost)
         self.prompts = PromptDesk(loop, rules.token_budget, costs.delays.lease_s, self._go_on)
         self._is_stepping = False
         host.join(self)
@@ -52,7 +51,8 @@ class PrefillWorker:
         self.host.note(self, is_computing=bool(self.prompts.ready))
         if not self.prompts.ready:
             return
-        chunks = self.prompts.plan(self._budget)
+        chosen, budget = self._turns.next(self.prompts.ready, _priority_of, self._loop.now)
+        chunks = self.prompts.plan(chosen, budget)
         slowdown = 1 + self._costs.prefill_slowdown * self.host.num_others(self)
         seconds = slowdown * self._costs.steps.of_step(
             NO_STREAMS, chunks.shape, chunks.num_context_tokens
@@ -71,3 +71,7 @@ class PrefillWorker:
     def _next(self) -> None:
         self._is_stepping = False
         self._go_on()
+
+
+def _priority_of(prompt: Prompt) -> int:
+    return prompt.request.job_priority

@@ -1,13 +1,14 @@
 """The prompts of a simulated worker: those at the gate, those inside, and their chunks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from slipstream.shared.simulation.events import EventLoop
 from slipstream.shared.simulation.requests import SimulatedRequest
 from slipstream.shared.worker.chunks import PromptBudget, Waiting, share
-from slipstream.shared.worker.prompt_gate import Claim, admitted
+from slipstream.shared.worker.prompt_gate import AGED_S, Claim, admitted
 from slipstream.shared.worker.step_cost import Prompts, num_pairs
 
 
@@ -16,12 +17,12 @@ class Prompt:
 
     __slots__ = ("claim", "num_computed", "num_tokens", "request")
 
-    def __init__(self, request: SimulatedRequest) -> None:
+    def __init__(self, request: SimulatedRequest, came_at: float) -> None:
         self.request = request
         self.num_tokens = request.num_prompt_tokens
         self.num_computed = 0
-        rank = (request.priority, -request.arrived_at)
-        self.claim = Claim((request.request_id, 1), rank, self.num_tokens)
+        rank = (request.job_priority, -request.arrived_at)
+        self.claim = Claim((request.request_id, 1), rank, self.num_tokens, came_at=came_at)
 
 
 class Chunk(NamedTuple):
@@ -66,22 +67,18 @@ class PromptDesk:
 
     def add(self, request: SimulatedRequest) -> None:
         """Let a prompt wait for its turn."""
-        prompt = Prompt(request)
+        prompt = Prompt(request, self._loop.now)
         self._waiting[prompt.claim] = prompt
         self._let_in()
 
-    def order_by_rank(self) -> None:
-        """Put the more important of those that have blocks first, as decode workers do."""
-        self.ready.sort(key=lambda each: each.claim.rank, reverse=True)
-
-    def plan(self, budget: PromptBudget) -> Chunks:
-        """Return what the next step computes."""
+    def plan(self, prompts: Sequence[Prompt], budget: PromptBudget) -> Chunks:
+        """Return what the next step computes of some that have blocks, the first of them first."""
         waiting = [
-            Waiting(each.num_computed, each.num_tokens - each.num_computed) for each in self.ready
+            Waiting(each.num_computed, each.num_tokens - each.num_computed) for each in prompts
         ]
         parts = [
             Chunk(prompt, num_rows)
-            for prompt, num_rows in zip(self.ready, share(waiting, budget), strict=True)
+            for prompt, num_rows in zip(prompts, share(waiting, budget), strict=True)
             if num_rows
         ]
         shape = Prompts(
@@ -109,9 +106,10 @@ class PromptDesk:
     def _let_in(self) -> None:
         if not self._waiting:
             return
-        for claim in admitted(self._inside, self._waiting, self._max_num_tokens):
+        aged_since = self._loop.now - AGED_S
+        for claim in admitted(self._inside, self._waiting, self._max_num_tokens, aged_since):
             prompt = self._inside[claim] = self._waiting.pop(claim)
-            self._loop.after(self._lease_s, lambda prompt=prompt: self._lease(prompt))  # type: ignore[misc] # mypy can't infer it
+            self._loop.after(self._lease_s, partial(self._lease, prompt))
 
     def _lease(self, prompt: Prompt) -> None:
         self.ready.append(prompt)

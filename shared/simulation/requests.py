@@ -18,7 +18,8 @@ class SimulatedRequest:
     max_tokens: int
     tenant: str = ""
     latency_class: LatencyClassName = DEFAULT_CLASS
-    priority: int = 0
+    priority: int = 0  # its own
+    job_priority: int = 0  # what workers order it by, from when it is placed
     route: Route = "auto"
     placed_at: float | None = None
     first_at: float | None = None  # when its client had the first token

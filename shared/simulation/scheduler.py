@@ -4,7 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from slipstream.shared.scheduling.door import Outlook, judge
+from slipstream.shared.config import SchedulerConfig
+from slipstream.shared.messages.common import LatencyClassName
+from slipstream.shared.scheduling.classes import CLASSES
+from slipstream.shared.scheduling.door import is_certain, judge, outlook_of
 from slipstream.shared.scheduling.planner import Planned, Planner
 from slipstream.shared.scheduling.wait_estimate import WaitEstimate
 from slipstream.shared.scheduling.waiting import WaitingRequest
@@ -20,11 +23,17 @@ Refuse = Callable[[SimulatedRequest, str], None]
 class AdmissionRules:
     """What a scheduler is told, see `SchedulerConfig`."""
 
-    deadline_s: float = 300.0  # of requests in the queue
+    # Within which requests are to be answered: it ends them in the queue only.
+    deadline_s: float = SchedulerConfig.default_deadline_ms / 1000
+    batch_deadline_s: float = SchedulerConfig.max_deadline_ms / 1000
     rates: Rates = field(default_factory=Rates)
     is_door_open: bool = False  # let everybody in who fits into the queue, however late
     # What frees room within so long leads to one look at the queue, as in a scheduler that is busy.
     look_every_s: float = 0.0
+
+    def deadline_of(self, latency_class: LatencyClassName) -> float:
+        """Return within how many seconds requests of a class are to be answered."""
+        return self.batch_deadline_s if latency_class == "batch" else self.deadline_s
 
 
 class Scheduler:
@@ -46,7 +55,10 @@ class Scheduler:
         self._estimate = WaitEstimate()
         self._lengths = OutputLengths()
         self._waiting: dict[str, SimulatedRequest] = {}
-        self._deadlines: deque[SimulatedRequest] = deque()  # all have the same time
+        # As they came: those of a class may all wait for as long.
+        self._of_class: dict[LatencyClassName, deque[SimulatedRequest]] = {
+            name: deque() for name in CLASSES
+        }
         self._is_look_due = False
 
     @property
@@ -61,12 +73,12 @@ class Scheduler:
         if not queue.can_add(waiting.num_bytes):
             self._refuse(request, "queue_full")
             return
-        if not self._rules.is_door_open and judge(waiting, self._outlook(), now):
+        if not self._is_let_in(waiting, now):
             self._refuse(request, "too_late")
             return
         is_first = not self._waiting
         self._waiting[request.request_id] = request
-        self._deadlines.append(request)
+        self._of_class[request.latency_class].append(request)
         self._planner.add(waiting, now)
         # Who comes to an empty queue needn't wait for a look.
         if is_first:
@@ -113,37 +125,43 @@ class Scheduler:
             request.num_charged = num_tokens
             self._planner.queue.counters.charge(request.tenant, more)
 
-    def _outlook(self) -> Outlook:
-        return Outlook(
-            queue=self._planner.queue,
-            estimate=self._estimate,
-            least_rate=0.5 * self._planner.fleet.num_open("decode"),
-            busy_s=0.0,
-            has_free_seats=False,
-            is_speed_known=False,  # deadlines are looked at in the queue
-        )
+    def _is_let_in(self, waiting: WaitingRequest, now: float) -> bool:
+        if self._rules.is_door_open:
+            return True
+        if is_certain(self._planner.queue, self._rules.deadline_of(waiting.latency_class)):
+            return True
+        queue, fleet = self._planner.queue, self._planner.fleet
+        outlook = outlook_of(queue, fleet, self._estimate, self._rules.rates, is_speed_known=True)
+        return judge(waiting, outlook, now) is None
 
     def _as_waiting(self, request: SimulatedRequest) -> WaitingRequest:
+        rates = self._rules.rates
         expected = self._lengths.expect(request.tenant, request.latency_class, request.max_tokens)
         return WaitingRequest(
             request_id=request.request_id,
             arrived_at=request.arrived_at,
             num_prompt_tokens=request.num_prompt_tokens,
             num_expected_tokens=expected,
-            work_s=work_s(request.num_prompt_tokens, expected, self._rules.rates),
+            work_s=work_s(request.num_prompt_tokens, expected, rates),
+            prefill_s=request.num_prompt_tokens / rates.prompt_tokens_per_s,
             tenant=request.tenant,
             latency_class=request.latency_class,
             priority=request.priority,
+            deadline_at=request.arrived_at + self._rules.deadline_of(request.latency_class),
             num_bytes=4 * request.num_prompt_tokens,
             route=request.route,
         )
 
     def _drop_late(self, now: float) -> None:
-        deadlines, limit_s = self._deadlines, now - self._rules.deadline_s
-        while deadlines and (
-            deadlines[0].placed_at is not None or deadlines[0].arrived_at <= limit_s
-        ):
-            request = deadlines.popleft()
-            if self._waiting.pop(request.request_id, None) is not None:
-                self._planner.queue.remove(request.request_id)
-                self._refuse(request, "deadline_exceeded")
+        for latency_class, requests in self._of_class.items():
+            deadline_s = self._rules.deadline_of(latency_class)
+            promised_s = CLASSES[latency_class].ttft_target_s
+            came_by = now - min(deadline_s, promised_s)
+            while requests and (
+                requests[0].placed_at is not None or requests[0].arrived_at <= came_by
+            ):
+                request = requests.popleft()
+                if self._waiting.pop(request.request_id, None) is not None:
+                    self._planner.queue.remove(request.request_id)
+                    is_late = deadline_s <= promised_s
+                    self._refuse(request, "deadline_exceeded" if is_late else "too_old")

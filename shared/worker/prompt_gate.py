@@ -9,7 +9,7 @@ from slipstream.shared.scheduling.prompt_window import SHORT_PART
 from slipstream.shared.worker.report_book import Attempt
 
 # Who has waited here for so long goes first, however urgent the others are.
-_AGED_S = 20.0
+AGED_S = 20.0
 
 Rank = tuple[int, float]  # priority, then who came first: the greater is the more important
 
@@ -108,7 +108,7 @@ class PromptGate:
 
     def _let_in(self) -> None:
         inside, waiting = self._inside.values(), self._waiting.values()
-        aged_since = time.monotonic() - _AGED_S
+        aged_since = time.monotonic() - AGED_S
         for claim in admitted(inside, waiting, self._max_num_tokens, aged_since):
             del self._waiting[claim.attempt]
             self._inside[claim.attempt] = claim

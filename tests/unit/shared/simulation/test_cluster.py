@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slipstream.shared.ids import RequestId
-from slipstream.shared.messages.common import Route
+from slipstream.shared.messages.common import LatencyClassName, Route
 from slipstream.shared.simulation.calibrate import NO_DELAYS, calibrated
 from slipstream.shared.simulation.cluster import ClusterSettings
 from slipstream.shared.simulation.costs import Costs, Delays, StepTimes, fake_steps
@@ -94,6 +94,21 @@ def test_a_full_worker_keeps_others_waiting_until_it_tells_of_a_free_seat() -> N
     assert ended_at + DELAYS.report_s == pytest.approx(second.placed_at)
 
 
+def test_an_urgent_prompt_has_a_step_of_its_own_on_a_prefill_worker() -> None:
+    """Beside an equal one it shares a step of 512 rows: 412 of them, 41.2 ms, aren't its own."""
+    rows_only = replace(ONE_HOST, workers=WorkerRules(prompt_step_s=10.0))
+
+    def first_token_s(urgent: LatencyClassName, other: LatencyClassName) -> float:
+        long = replace(request(0, prompt=4000), latency_class=other)
+        short = replace(request(1, at=0.1, prompt=100), latency_class=urgent)
+        served(long, short, cluster=rows_only)
+        return short.ttft_s or 0.0
+
+    assert 0.0412 == pytest.approx(
+        first_token_s("standard", "standard") - first_token_s("interactive", "batch")
+    )
+
+
 def test_neighbours_on_one_host_slow_each_other_down() -> None:
     slow = replace(COSTS, decode_slowdown=1.0)
     streaming, _ = served(request(0, output=40), request(1, at=0.1, prompt=500), costs=slow)
@@ -103,7 +118,9 @@ def test_neighbours_on_one_host_slow_each_other_down() -> None:
     assert 0.03 == pytest.approx((streaming.ended_at or 0) - (alone.ended_at or 0), abs=0.012)
 
 
-def test_tenants_are_charged_while_their_answers_come_also_after_a_pause() -> None:
+def test_tenants_are_charged_while_their_answers_come_also_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = replace(ONE_HOST, policy="fair")
     simulation = Simulation(cluster, COSTS)
     long = replace(request(1, at=5.0, prompt=100, output=1000), tenant="a")
@@ -114,7 +131,7 @@ def test_tenants_are_charged_while_their_answers_come_also_after_a_pause() -> No
         charged.append((simulation.loop.now, num_tokens))
         charge(each, num_tokens)
 
-    simulation.cluster.scheduler.charge = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(simulation.cluster.scheduler, "charge", noted)
     simulation.serve([replace(request(0), tenant="b"), long])
     of_long = [(at, number) for at, number in charged if at > 5]
     began_at = (long.first_at or 0) + 1e-9

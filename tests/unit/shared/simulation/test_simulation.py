@@ -1,6 +1,7 @@
 """Many steps at once are what each step by itself is; nothing is lost, nothing is left."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.shared.measure.load.traces import Lengths
 from slipstream.shared.messages.common import Route
 from slipstream.shared.scheduling.queue import POLICIES, Policy
 from slipstream.shared.simulation.cluster import ClusterSettings
 from slipstream.shared.simulation.costs import Costs, Delays, StepTimes, fake_steps
-from slipstream.shared.simulation.load import LengthRange, Lengths, Mix, RequestMaker, poisson
+from slipstream.shared.simulation.load import LengthRange, Mix, RequestMaker, poisson
 from slipstream.shared.simulation.owner import WorkerRules
 from slipstream.shared.simulation.requests import SimulatedRequest
 from slipstream.shared.simulation.run import Outcome, Simulation
@@ -51,8 +53,13 @@ def requests(
 
 
 def times_of(served: Sequence[SimulatedRequest]) -> list[float]:
-    assert all(each.first_at is not None and each.ended_at is not None for each in served)
-    return [time_s or 0.0 for each in served for time_s in (each.first_at, each.ended_at)]
+    """Return when each had its first and its last token: never, where it was refused."""
+    assert all((each.refusal is None) == (each.ended_at is not None) for each in served)
+    return [
+        math.inf if time_s is None else time_s
+        for each in served
+        for time_s in (each.first_at, each.ended_at)
+    ]
 
 
 def serve(
@@ -119,7 +126,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another() -> None:
 def test_who_waits_longer_than_the_deadline_is_refused() -> None:
     cluster = ClusterSettings(
         max_num_waiting=10_000,
-        admission=AdmissionRules(deadline_s=0.5, is_door_open=True),
+        admission=AdmissionRules(deadline_s=0.5, batch_deadline_s=0.5, is_door_open=True),
         workers=WorkerRules(num_decode_seats=1),
     )
     asked = requests(5, rate=400, number=200)
@@ -129,6 +136,32 @@ def test_who_waits_longer_than_the_deadline_is_refused() -> None:
     assert {"deadline_exceeded"} == set(ledger.refusals)
     # Looked at whenever somebody may be placed, so a moment late.
     assert max(ledger.all.queue_s) < 0.51
+
+
+def test_who_waits_longer_than_its_class_promises_is_refused_and_nobody_else() -> None:
+    cluster = ClusterSettings(
+        max_num_waiting=10_000,
+        admission=AdmissionRules(is_door_open=True),
+        workers=WorkerRules(num_decode_seats=1),
+    )
+    asked = requests(5, rate=400, number=200)
+    ledger = serve(asked, COSTS["real"], cluster).ledger
+
+    assert {"too_old"} == set(ledger.refusals)
+    assert {"interactive"} == {each.latency_class for each in asked if each.refusal}
+    assert max(ledger.by_class["interactive"].queue_s) <= 2.0
+    assert max(ledger.by_class["batch"].queue_s) > 2.0
+
+
+def test_who_can_not_be_answered_by_its_deadline_is_not_let_in() -> None:
+    """A prompt of 800 tokens takes 0.8 s at 1000 a second, one of 100 doesn't."""
+    cluster = ClusterSettings(admission=AdmissionRules(deadline_s=0.5))
+    maker = RequestMaker(MIX, 1)
+    long, short = (maker.make(at, Lengths(prompt, 2)) for at, prompt in ((0.0, 800), (9.0, 100)))
+    long.latency_class = short.latency_class = "standard"
+    serve([long, short], COSTS["fake"], cluster)
+
+    assert ("too_late", None) == (long.refusal, short.refusal)
 
 
 class _Recorder(RequestMaker):
