@@ -47,6 +47,8 @@ async def _serve(
             prompt_token_ids=PackedInts(prompt),
             stream=True,
             route=request.route,
+            tenant=request.tenant or None,
+            latency_class=request.latency_class,
             temperature=0,
             ignore_eos=True,
             max_tokens=request.num_output_tokens,
@@ -77,6 +79,8 @@ async def _serve(
         queue_s=timings.queue_ms / 1000,
         prefill_s=timings.prefill_ms / 1000,
         hand_over_s=timings.hand_over_ms / 1000,
+        tenant=request.tenant,
+        latency_class=request.latency_class,
     )
 
 

@@ -44,7 +44,8 @@ def simulate(
 
       slipstream simulate --validate --rate 2 --requests 120
     """
-    # Imported here: --help is quick without numpy.
-    from slipstream.services.cli.simulate_run import run_simulation  # noqa: PLC0415
+    from slipstream.services.cli.simulate_run import (  # noqa: PLC0415 - --help needs no numpy
+        run_simulation,
+    )
 
     run_simulation(cluster, load, costs, plan, validate, results)

@@ -64,8 +64,7 @@ def plot_plan(tried: Sequence[tuple[int, int, float, bool]], path: Path) -> None
 
 def _figure() -> Any:  # Any: as above
     check_plotting()
-    # Imported here: it is an extra, and slow to load.
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - it is an extra, and slow to load
 
     return Figure(figsize=_INCHES, layout="constrained")
 

@@ -49,8 +49,9 @@ def run_simulation(
     if sum([bool(plan.plan), bool(plan.policies), validate.validate]) > 1:
         raise ConfigurationError("--plan, --policies and --validate exclude each other")
     if validate.validate:
-        # Imported here: it starts a stack, which the rest has no use for.
-        from slipstream.services.cli.simulate_validate import run_validation  # noqa: PLC0415
+        from slipstream.services.cli.simulate_validate import (  # noqa: PLC0415 - for stacks only
+            run_validation,
+        )
 
         run_validation(cluster, load, costs, validate, results)
         return

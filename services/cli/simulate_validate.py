@@ -26,7 +26,7 @@ from slipstream.services.cli.simulate_setup import cluster_of, load_of
 from slipstream.services.cli.stack import StackSettings
 from slipstream.services.cli.stack_options import StackOptions
 from slipstream.shared.bus.nats_bus import NatsBus
-from slipstream.shared.config import WeightChoice
+from slipstream.shared.config import DecodeConfig, PrefillConfig, WeightChoice
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.simulation.costs import Costs
@@ -37,6 +37,7 @@ from slipstream.shared.simulation.refine import nearest
 
 _NUM_WARM = 6
 _SETTLE_S = 2.0
+_SEATS = (PrefillConfig.num_seats, DecodeConfig.num_seats)  # one variable would set both
 _MIN_REQUESTS = 40  # half of them are judged, and their 95th percentile should mean something
 
 
@@ -79,6 +80,7 @@ def run_validation(
         model=validate.model,
         cache_dir=validate.cache_dir,
         route="remote",
+        policy=cluster.policy,
         engine=validate.engine,
         weight_format=_format(costs.weight_format),
         test_mode=validate.test_mode,
@@ -108,9 +110,14 @@ def _check(
             "--validate needs requests at known times, prefilled by a prefill "
             "worker: leave --streams and --route local out"
         )
-    if cluster.prefill < 1 or cluster.hosts > 1:
+    if cluster.prefill < 1 or cluster.hosts > 1 or cluster.apart:
         raise ConfigurationError(
-            "--validate runs on this host: take --prefill 1 or more, and one host"
+            "--validate runs on this host: take --prefill 1 or more, and one host without --apart"
+        )
+    if (cluster.prefill_seats, cluster.decode_seats) != _SEATS:
+        raise ConfigurationError(
+            "--validate starts workers with the seats that they have by default: "
+            "leave --prefill-seats and --decode-seats out"
         )
     if load.requests < _MIN_REQUESTS:
         raise ConfigurationError(
@@ -162,6 +169,8 @@ def _variables(cluster: ClusterOptions) -> dict[str, str]:
         "SLIPSTREAM_PROMPT_STEP_MS": str(cluster.prompt_step_ms),
         "SLIPSTREAM_STEP_STRETCH": str(cluster.step_stretch),
         "SLIPSTREAM_MAX_NUM_WAITING": str(cluster.max_waiting),
+        "SLIPSTREAM_NUM_RESERVED_SEATS": str(cluster.reserved_seats),
+        "SLIPSTREAM_DEFAULT_DEADLINE_MS": str(round(1000 * cluster.deadline_s)),
     }
 
 

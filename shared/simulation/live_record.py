@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from slipstream.shared.messages.common import LatencyClassName
+from slipstream.shared.scheduling.classes import DEFAULT_CLASS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRecord:
@@ -12,6 +15,8 @@ class LiveRecord:
     ended_at: float
     num_prompt_tokens: int
     num_output_tokens: int
+    tenant: str = ""
+    latency_class: LatencyClassName = DEFAULT_CLASS
     queue_s: float
     prefill_s: float  # 0: its prompt was computed beside streams
     hand_over_s: float

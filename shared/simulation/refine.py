@@ -113,6 +113,8 @@ def _request(record: LiveRecord, number: int) -> SimulatedRequest:
         num_prompt_tokens=record.num_prompt_tokens,
         num_output_tokens=record.num_output_tokens,
         max_tokens=record.num_output_tokens,
+        tenant=record.tenant,
+        latency_class=record.latency_class,
         route="remote" if record.prefill_s > 0 else "local",
     )
 

@@ -135,6 +135,8 @@ def test_each_kind_of_answer_is_drawn(
         (["--validate", "--requests", "10"], "at least 40"),
         (["--validate", "--costs", "x.json"], "leave --costs out"),
         (["--validate", "--prefill", "0"], "--prefill 1 or more"),
+        (["--validate", "--apart"], "without --apart"),
+        (["--validate", "--decode-seats", "4"], "leave --prefill-seats and --decode-seats out"),
         (["--validate", "--route", "local"], "--route local"),
         (["--validate", "--format", "int3"], "'int3' is none of auto, float32"),
     ],
