@@ -27,15 +27,23 @@ class LoadFailedError(SlipstreamError):
 
 
 async def serve_live(bus: Bus, requests: Sequence[SimulatedRequest], seed: int) -> list[LiveRecord]:
-    """Ask for all of them at their times; return what came, in their order."""
+    """
+    Ask for all of them at their times; return what came, in their order.
+
+    Raises LoadFailedError and DeadlineExceededError as soon as one isn't answered.
+    """
     rng = random.Random(seed)  # noqa: S311 - prompts, no secret
     prompts = [[rng.randrange(_NUM_TOKENS) for _ in range(r.num_prompt_tokens)] for r in requests]
     began_s = time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_serve(bus, request, prompt, began_s))
-            for request, prompt in zip(requests, prompts, strict=True)
-        ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_serve(bus, request, prompt, began_s))
+                for request, prompt in zip(requests, prompts, strict=True)
+            ]
+    except ExceptionGroup as failures:
+        # The first one ended the others.
+        raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
