@@ -13,9 +13,6 @@ class EventLoop:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     def at(self, time_s: float, action: Callable[[], None]) -> None:
         """Have something done at a time, or now if that is over."""
         self._number += 1
@@ -25,10 +22,10 @@ class EventLoop:
         """Have something done in a while."""
         self.at(self.now + seconds, action)
 
-    def run(self, until_s: float = float("inf")) -> None:
-        """Go on until nothing is planned any more, or what is lies later than a time."""
+    def run(self) -> None:
+        """Go on until nothing is planned any more."""
         heap, pop = self._heap, heapq.heappop
-        while heap and heap[0][0] <= until_s:
+        while heap:
             self.now, _, action = pop(heap)
             self.num_events += 1
             action()

@@ -23,7 +23,7 @@ Refuse = Callable[[SimulatedRequest, str], None]
 class AdmissionRules:
     """What a scheduler is told, see `SchedulerConfig`."""
 
-    # Within which requests are to be answered: it ends them in the queue only.
+    # Within which requests are to be answered: judged at the door, and kept in the queue only.
     deadline_s: float = SchedulerConfig.default_deadline_ms / 1000
     batch_deadline_s: float = SchedulerConfig.max_deadline_ms / 1000
     rates: Rates = field(default_factory=Rates)

@@ -6,7 +6,6 @@ import pytest
 
 from slipstream.services.cli.live_load import serve_live
 from slipstream.shared.bus.nats_bus import NatsBus
-from slipstream.shared.simulation.calibrate import calibrated
 from slipstream.shared.simulation.cluster import ClusterSettings
 from slipstream.shared.simulation.costs import fake_steps
 from slipstream.shared.simulation.judgement import Judgement, judge_by
@@ -15,6 +14,7 @@ from slipstream.shared.simulation.owner import WorkerRules
 from slipstream.shared.simulation.requests import SimulatedRequest
 
 from . import stack
+from .calibration import calibrated
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -6,13 +6,13 @@ import pytest
 
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.common import LatencyClassName, Route
-from slipstream.shared.simulation.calibrate import NO_DELAYS, calibrated
 from slipstream.shared.simulation.cluster import ClusterSettings
 from slipstream.shared.simulation.costs import Costs, Delays, StepTimes, fake_steps
 from slipstream.shared.simulation.live_record import LiveRecord
 from slipstream.shared.simulation.owner import WorkerRules
 from slipstream.shared.simulation.requests import SimulatedRequest
 from slipstream.shared.simulation.run import Simulation
+from tests.end_to_end.calibration import NO_DELAYS, calibrated
 
 STEPS = fake_steps(step_ms=10, row_us=100, context_token_ns=0)
 DELAYS = Delays(

@@ -34,12 +34,3 @@ def test_what_is_planned_meanwhile_has_its_turn_and_never_in_the_past() -> None:
     loop.run()
 
     assert [2.0, 2.1, 2.25] == seen
-
-
-def test_a_run_stops_before_what_lies_later() -> None:
-    loop, seen = EventLoop(), []
-    loop.at(1.0, lambda: seen.append(1))
-    loop.at(2.0, lambda: seen.append(2))
-    loop.run(until_s=1.5)
-
-    assert ([1], 1) == (seen, len(loop))
