@@ -168,7 +168,7 @@ class Cluster:
 
     def _refuse(self, request: SimulatedRequest, reason: str) -> None:
         request.refusal = reason
-        self._ledger.refused(request)
+        self._ledger.refused(request, self.loop.now)
 
     def _report_prompt(self, request: SimulatedRequest, worker_id: WorkerId) -> None:
         prefill = self.prefill.get(worker_id)

@@ -108,12 +108,12 @@ class Ledger:
         assert request.placed_at is not None, "it was placed"
         self.left_queue[int(request.placed_at / self.bucket_s)] += 1
 
-    def refused(self, request: SimulatedRequest) -> None:
-        """Note that a request got no answer."""
+    def refused(self, request: SimulatedRequest, at: float) -> None:
+        """Note that a request got no answer, be it at once or after a while in the queue."""
         self.refusals[request.refusal or ""] += 1
         for group in self._groups_of(request):
             group.num_refused += 1
-        self.left_queue[int(request.arrived_at / self.bucket_s)] += 1
+        self.left_queue[int(at / self.bucket_s)] += 1
         self._over(request)
 
     def ended(self, request: SimulatedRequest) -> None:

@@ -151,6 +151,10 @@ def test_who_waits_longer_than_its_class_promises_is_refused_and_nobody_else() -
     assert {"interactive"} == {each.latency_class for each in asked if each.refusal}
     assert max(ledger.by_class["interactive"].queue_s) <= 2.0
     assert max(ledger.by_class["batch"].queue_s) > 2.0
+    # They came within half a second, and were in the queue for two.
+    num_left_late = sum(number for second, number in ledger.left_queue.items() if second >= 2)
+    num_placed_late = sum(each.placed_at is not None and each.placed_at >= 2 for each in asked)
+    assert ledger.refusals["too_old"] + num_placed_late == num_left_late
 
 
 def test_who_can_not_be_answered_by_its_deadline_is_not_let_in() -> None:
