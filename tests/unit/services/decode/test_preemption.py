@@ -34,9 +34,14 @@ def test_the_most_important_of_those_short_decides() -> None:
     assert NEW is victim([NEW, OLD], [OLD, NEW])
 
 
-def asks(sequence: DecodeSequence, others: list[DecodeSequence], **changed: object) -> bool:
-    state: dict[str, object] = {"num_running": 3, "is_anyone_short": False}
-    return may_ask(sequence, others, **{**state, **changed})  # type: ignore[arg-type]
+def asks(
+    sequence: DecodeSequence,
+    others: list[DecodeSequence],
+    *,
+    num_running: int = 3,
+    is_anyone_short: bool = False,
+) -> bool:
+    return may_ask(sequence, others, num_running=num_running, is_anyone_short=is_anyone_short)
 
 
 def test_it_asks_for_its_blocks_unless_one_that_runs_is_short() -> None:
