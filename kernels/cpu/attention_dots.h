@@ -11,6 +11,7 @@
 #include "attention_types.h"
 #include "dot_i8.h"
 #include "model.h"
+#include "register_blocks.h"
 #include "vector.h"
 
 namespace slipstream {
@@ -33,53 +34,60 @@ inline void configure_attention_tiles(int num_queries) {
 
 #elif defined(__AVX512VNNI__)
 
-// Sums of some rows of queries with the same keys. Members instead of an array: GCC keeps these in
-// registers.
+// Scores of some rows of queries with a block: out [2 halves, `half_stride` apart][rows][16].
 template <int kRows>
-struct KeySums {
-  __m512i sum = _mm512_setzero_si512();
-  KeySums<kRows - 1> others;
-
-  void add(const int8_t* q, int dim, __m512i keys) {
-    int32_t four;
-    std::memcpy(&four, q, 4);
-    sum = _mm512_dpbusd_epi32(sum, keys, _mm512_set1_epi32(four));
-    others.add(q + dim, dim, keys);
+SLIPSTREAM_APART void score_rows(const int8_t* q, int dim, const int8_t* keys, const int32_t* starts,
+                                  int32_t* out, int half_stride) {
+  BlockSums<kRows, 2> sums;
+  sums.start(starts);
+  for (int d = 0; d < dim; d += 4) {
+    const int8_t* tile = keys + d * 16;
+    sums.add_unsigned({made_unsigned(_mm512_loadu_si512(tile)),
+                       made_unsigned(_mm512_loadu_si512(tile + 16 * dim))},
+                      q + d, dim);
   }
-  // Keys went in as unsigned, 128 too large: `excess` takes that out again.
-  void store(const int32_t* excess, int32_t* out) const {
-    _mm512_storeu_si512(out, _mm512_sub_epi32(sum, _mm512_set1_epi32(*excess)));
-    others.store(excess + 1, out + 16);
-  }
-};
+  sums.give([&](int row, int half, __m512i sum) {
+    _mm512_storeu_si512(out + half * half_stride + row * 16, sum);
+  });
+}
 
-template <>
-struct KeySums<0> {
-  void add(const int8_t*, int, __m512i) {}
-  void store(const int32_t*, int32_t*) const {}
-};
-
+// Weighted values of some rows over all blocks of a segment, 64 of the dimensions from d on.
 template <int kRows>
-inline void score_rows(const int8_t* q, int dim, const int8_t* keys, int32_t* out, int half_stride) {
-  const __m512i flip = _mm512_set1_epi32(static_cast<int32_t>(0x80808080u));
-  int32_t excess[kRows] = {};
-  for (int row = 0; row < kRows; ++row) {
-    for (int d = 0; d < dim; ++d) excess[row] += 128 * q[row * dim + d];
-  }
-  for (int half = 0; half < 2; ++half) {
-    KeySums<kRows> sums;
-    const int8_t* tile = keys + half * 16 * dim;
-    for (int d = 0; d < dim; d += 4) {
-      sums.add(q + d, dim, _mm512_xor_si512(_mm512_loadu_si512(tile + d * 16), flip));
+SLIPSTREAM_APART void value_rows(const uint8_t* p, int64_t block_stride, int dim, int d,
+                                  const int8_t* const* values, int num_blocks, int32_t* out) {
+  BlockSums<kRows, 4> sums;
+  sums.clear();
+  for (int b = 0; b < num_blocks; ++b) {
+    for (int group = 0; group < kBlockSize / 4; ++group) {
+      const int8_t* v = values[b] + (group * dim + d) * 4;
+      sums.add_signed({_mm512_loadu_si512(v), _mm512_loadu_si512(v + 64), _mm512_loadu_si512(v + 128),
+                       _mm512_loadu_si512(v + 192)},
+                      p + b * block_stride + group * 4, kBlockSize);
     }
-    sums.store(excess, out + half * half_stride);
   }
+  sums.give([&](int row, int vector, __m512i sum) {
+    _mm512_storeu_si512(out + row * dim + d + vector * 16, sum);
+  });
 }
 
 #endif
 
+// Where the sums of each row of queries begin: see `start_of`.
+inline void find_starts([[maybe_unused]] const int8_t* q, int num_rows, [[maybe_unused]] int dim,
+                        int32_t* starts) {
+  for (int row = 0; row < num_rows; ++row) {
+#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
+    starts[row] = start_of(q + row * dim, dim);
+#else
+    starts[row] = 0;
+#endif
+  }
+}
+
 // Scores of all planes of `num_queries` queries: q is [2][queries][dim], out [2 halves][2][queries][16].
-inline void score_block(const int8_t* q, int num_queries, int dim, const int8_t* keys, int32_t* out) {
+// `starts` is of each row of q.
+inline void score_block(const int8_t* q, int num_queries, int dim, const int8_t* keys,
+                        [[maybe_unused]] const int32_t* starts, int32_t* out) {
   const int num_rows = 2 * num_queries;
 #if defined(__AMX_INT8__)
   const bool joint = is_joint(num_queries);
@@ -117,10 +125,9 @@ inline void score_block(const int8_t* q, int num_queries, int dim, const int8_t*
   _tile_stored(2, out + num_queries * 16, 64);
   _tile_stored(3, out + (num_rows + num_queries) * 16, 64);
 #elif defined(__AVX512VNNI__)
-  const int half_stride = num_rows * 16;
-  int row = 0;
-  for (; row + 8 <= num_rows; row += 8) score_rows<8>(q + row * dim, dim, keys, out + row * 16, half_stride);
-  for (; row < num_rows; row += 2) score_rows<2>(q + row * dim, dim, keys, out + row * 16, half_stride);
+  each_block<12>(num_rows, [&](int row, auto count) {
+    score_rows<count.value>(q + row * dim, dim, keys, starts + row, out + row * 16, num_rows * 16);
+  });
 #else
   for (int half = 0; half < 2; ++half) {
     const int8_t* tile = keys + half * 16 * dim;
@@ -196,29 +203,12 @@ inline void value_segment(const uint8_t* p, int num_queries, int dim, const int8
     _tile_stored(3, out_high + d + 16, dim * 4);
   }
 #elif defined(__AVX512VNNI__)
-  for (int row = 0; row < num_rows; ++row) {
+  each_block<6>(num_rows, [&](int row, auto count) {
     for (int d = 0; d < dim; d += 64) {
-      __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0, s3 = s0;
-      for (int b = 0; b < num_blocks; ++b) {
-        const uint8_t* weights = p + (b * num_rows + row) * kBlockSize;
-        for (int group = 0; group < kBlockSize / 4; ++group) {
-          int32_t four;
-          std::memcpy(&four, weights + group * 4, 4);
-          const __m512i weight = _mm512_set1_epi32(four);
-          const int8_t* v = values[b] + (group * dim + d) * 4;
-          s0 = _mm512_dpbusd_epi32(s0, weight, _mm512_loadu_si512(v));
-          s1 = _mm512_dpbusd_epi32(s1, weight, _mm512_loadu_si512(v + 64));
-          s2 = _mm512_dpbusd_epi32(s2, weight, _mm512_loadu_si512(v + 128));
-          s3 = _mm512_dpbusd_epi32(s3, weight, _mm512_loadu_si512(v + 192));
-        }
-      }
-      int32_t* sums = out + row * dim + d;
-      _mm512_storeu_si512(sums, s0);
-      _mm512_storeu_si512(sums + 16, s1);
-      _mm512_storeu_si512(sums + 32, s2);
-      _mm512_storeu_si512(sums + 48, s3);
+      value_rows<count.value>(p + row * kBlockSize, static_cast<int64_t>(num_rows) * kBlockSize, dim, d,
+                              values, num_blocks, out + row * dim);
     }
-  }
+  });
 #else
   for (int row = 0; row < num_rows; ++row) {
     int32_t* sums = out + row * dim;

@@ -28,6 +28,7 @@ class Int8Segment {
     assert(num_queries_ > 0 && num_queries_ <= kTileRows && "queries fit one tile");
     assert(reinterpret_cast<uintptr_t>(planes_) % 64 == 0 && "queries begin on cache lines");
     query_scales_ = in.scales + query;
+    find_starts(planes_, 2 * num_queries_, dim_, starts_);
     for (int b = 0; b < num_blocks_; ++b) {
       const auto* block = reinterpret_cast<const int8_t*>(block_of(in, piece, b));
       keys_[b] = block;
@@ -40,10 +41,10 @@ class Int8Segment {
     // Many queries share what the first of them read: only few are bound by memory.
     const bool is_streaming = is_joint(num_queries_);
     // One block ahead of the conversion, which hides the latency of the products.
-    score_block(planes_, num_queries_, dim_, keys_[0], sums_);
+    score_block(planes_, num_queries_, dim_, keys_[0], starts_, sums_);
     for (int b = 0; b < num_blocks_; ++b) {
       int32_t* other = sums_ + (b + 1) % 2 * 2 * kTileRows * kBlockSize;
-      if (b + 1 < num_blocks_) score_block(planes_, num_queries_, dim_, keys_[b + 1], other);
+      if (b + 1 < num_blocks_) score_block(planes_, num_queries_, dim_, keys_[b + 1], starts_, other);
       if (is_streaming) upcoming.pull();
       convert_scores(b, sums_ + b % 2 * 2 * kTileRows * kBlockSize);
     }
@@ -160,6 +161,7 @@ class Int8Segment {
   const int8_t* keys_[kBlocksPerSegment];
   const int8_t* values_[kBlocksPerSegment];
   const float* key_scales_[kBlocksPerSegment];  // of 32 keys, then of 32 values
+  int32_t starts_[2 * kTileRows];  // of the planes' rows
   float largest_weights_[kTileRows];
   alignas(64) float scores_[kTileRows][kSegment];
   alignas(64) uint8_t weights_[kBlocksPerSegment * 2 * kTileRows * kBlockSize];

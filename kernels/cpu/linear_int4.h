@@ -1,11 +1,12 @@
-// y = x W^T for weights of 4 bits in groups. Few rows: codes go into the products as they are read,
-// and the sums of a group are scaled in integers. Many rows: weights are unpacked to integers of 16
-// bits, two planes of int8, and multiplied as such. Both are the same exact sum.
+// y = x W^T for weights of 4 bits in groups. Codes go into the products as they are read, and the sums of
+// a group are scaled in integers. Where there are AMX tiles, many rows take weights unpacked to integers of
+// 16 bits, two planes of int8, and without VNNI all rows do. Both are the same exact sum.
 //
 // The low and the high plane of x have sums of their own; whoever packs the weights sees to it that
 // neither leaves 31 bits. y = (low + 256 high) * scale of the column * scale of the row.
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 
 #include "stream_int4.h"
@@ -14,10 +15,12 @@
 
 namespace slipstream {
 
-// What a thread needs to multiply: planes of a pair, or sums of 32 rows' inputs (8 bytes for each
-// group and outlier quad, of which there are as many as groups where all inputs are outliers).
-inline size_t int4_scratch_bytes(int k) {
-  return static_cast<size_t>(2 * kPair * k + kPairRows * kNumOutliers / 4 * 8);
+// What a thread needs to multiply so many rows: planes of a pair, or sums of the rows' inputs (8 bytes for
+// each group and outlier quad, of which there are as many as groups where all inputs are outliers).
+inline size_t int4_scratch_bytes(const Linear& linear, int num_rows) {
+  const int num_groups = linear.k / kGroup;
+  const int num_high = linear.num_outliers == linear.k ? num_groups : linear.num_outliers / 4;
+  return static_cast<size_t>(std::max(2 * kPair * linear.k, num_rows * (num_groups + num_high) * 8));
 }
 
 namespace detail {
@@ -75,7 +78,7 @@ inline void plain_rows_i4(const Linear& linear, const QuantizedRows& x, int num_
 
 }  // namespace detail
 
-// `scratch` is the thread's own, `int4_scratch_bytes(k)`, on a cache line.
+// `scratch` is the thread's own, `int4_scratch_bytes`, on a cache line.
 template <typename Epilogue>
 inline void linear_int4(const Linear& linear, const QuantizedRows& x, int num_rows, int first_pair,
                         int end_pair, int8_t* scratch, const Epilogue& epilogue) {

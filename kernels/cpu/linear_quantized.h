@@ -3,14 +3,15 @@
 
 #include <cassert>
 
-#include "linear.h"
 #include "linear_int4.h"
+#include "linear_int8.h"
 
 namespace slipstream {
 
-// What a thread needs to multiply with a matrix.
-inline size_t linear_scratch_bytes(const Linear& linear) {
-  return linear.format == kInt4 ? int4_scratch_bytes(linear.k) : 0;
+// What a thread needs to multiply so many rows with a matrix.
+inline size_t linear_scratch_bytes(const Linear& linear, int num_rows) {
+  if (is_float(linear.format)) return 0;
+  return linear.format == kInt4 ? int4_scratch_bytes(linear, num_rows) : int8_scratch_bytes(num_rows);
 }
 
 // `scratch` is the thread's own, `linear_scratch_bytes`, on a cache line.
@@ -21,7 +22,7 @@ inline void linear_quantized(const Linear& linear, const QuantizedRows& x, int n
   if (linear.format == kInt4) {
     linear_int4(linear, x, num_rows, first_pair, end_pair, scratch, epilogue);
   } else {
-    linear_int8(linear, x, num_rows, first_pair, end_pair, epilogue);
+    linear_int8(linear, x, num_rows, first_pair, end_pair, scratch, epilogue);
   }
 }
 

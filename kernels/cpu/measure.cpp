@@ -22,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLine = 64;  // bytes that memory is read in
 
-// Keeps what is computed of memory inside the loop: to the compiler it may have changed.
-inline void forget_memory() { asm volatile("" ::: "memory"); }
+// Keeps what is computed of memory inside the loop: to the compiler it may have changed, and so may what
+// lies at `p`, though nothing else knows of it.
+inline void forget_memory(const void* p = nullptr) { asm volatile("" ::"r"(p) : "memory"); }
 
 struct Machine {
   slipstream::ThreadPool pool;
@@ -111,12 +112,14 @@ uint64_t sum_of_lines(const uint8_t* begin, const uint8_t* end, int64_t distance
 
 constexpr int kNumCells = 64;  // of the inputs below: as many bytes as one register or tile row
 
-// One for every factor, zero for every sum. Writable, so that the compiler takes them for unknown.
+// One for every factor, zero for every sum. Each sum has memory of its own: the compiler computes once
+// what it knows to be equal.
+constexpr int kMaxNumSums = 16;
 struct Inputs {
-  alignas(64) float zeros[kLanes] = {};
+  alignas(64) float zeros[kMaxNumSums * kLanes] = {};
   alignas(64) float ones[kLanes];
-  alignas(64) int8_t bytes[16 * kNumCells];
-  alignas(64) int16_t shorts[kNumCells];
+  alignas(64) int8_t bytes[kMaxNumSums * kNumCells];  // or 16 rows of a tile
+  alignas(64) int16_t shorts[kMaxNumSums * kNumCells];
   Inputs() {
     for (float& x : ones) x = 1.0f;
     for (int8_t& x : bytes) x = 1;
@@ -129,7 +132,7 @@ template <typename Sum, int kCount>
 struct Sums {
   Sum sum;
   Sums<Sum, kCount - 1> others;
-  explicit Sums(const Inputs& inputs) : sum(inputs), others(inputs) {}
+  explicit Sums(const Inputs& inputs) : sum(inputs, kCount - 1), others(inputs) {}
   void add(const typename Sum::Factor& factor) {
     sum.add(factor);
     others.add(factor);
@@ -151,7 +154,7 @@ struct FloatSum {
         : left(F16::load(inputs.ones)), right(F16::load(inputs.ones)) {}
   };
   F16 sum;
-  explicit FloatSum(const Inputs& inputs) : sum(F16::load(inputs.zeros)) {}
+  FloatSum(const Inputs& inputs, int idx) : sum(F16::load(inputs.zeros + idx * kLanes)) {}
   void add(const Factor& factor) { sum = slipstream::fma(factor.left, factor.right, sum); }
   double total() const {
     float lanes[kLanes];
@@ -176,7 +179,7 @@ struct ByteSum {
         : left(_mm512_load_si512(inputs.bytes)), right(_mm512_load_si512(inputs.bytes)) {}
   };
   __m512i sum;
-  explicit ByteSum(const Inputs& inputs) : sum(_mm512_load_si512(inputs.zeros)) {}
+  ByteSum(const Inputs& inputs, int idx) : sum(_mm512_load_si512(inputs.zeros + idx * kLanes)) {}
   void add(const Factor& factor) { sum = _mm512_dpbusd_epi32(sum, factor.left, factor.right); }
   double total() const {
     alignas(64) int32_t lanes[16];
@@ -193,7 +196,8 @@ struct ByteSum {
     explicit Factor(const Inputs& inputs) : left(ByteSum::load(inputs.shorts)) {}
   };
   __m256i sum, right;
-  explicit ByteSum(const Inputs& inputs) : sum(load(inputs.zeros)), right(load(inputs.shorts)) {}
+  ByteSum(const Inputs& inputs, int idx)
+      : sum(load(inputs.zeros + idx * kLanes)), right(load(inputs.shorts + idx * kNumCells)) {}
   void add(const Factor& factor) {
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(factor.left, right));
   }
@@ -213,7 +217,8 @@ struct ByteSum {
     explicit Factor(const Inputs& inputs) : left(slipstream::load_bytes(inputs.bytes)) {}
   };
   I16 sum = I16::zero(), right;
-  explicit ByteSum(const Inputs& inputs) : right(slipstream::load_bytes(inputs.bytes)) {}
+  ByteSum(const Inputs& inputs, int idx)
+      : right(slipstream::load_bytes(inputs.bytes + idx * kNumCells)) {}
   void add(const Factor& factor) {
     for (int i = 0; i < kLanes; ++i) sum.x[i] += factor.left.x[i] * right.x[i];
   }
@@ -232,9 +237,11 @@ constexpr int kNumSums = 2;
 
 template <typename Sum>
 double multiply_add(const Inputs& inputs, int64_t num_loops) {
+  static_assert(kNumSums <= kMaxNumSums, "each has memory of its own");
+  forget_memory(&inputs);
   Sums<Sum, kNumSums> sums(inputs);
   for (int64_t loop = 0; loop < num_loops; ++loop) {
-    forget_memory();
+    forget_memory(&inputs);
     sums.add(typename Sum::Factor(inputs));
   }
   return sums.total();

@@ -213,7 +213,8 @@ SLIPSTREAM_EXPORT double slipstream_linear_quantized(void* engine, int32_t num_t
                                                      int32_t num_rows, int32_t num_columns, float* y) {
   const QuantizedRows x{low, high, scales};
   const auto prepare = [&](Engine& e) {
-    e.workspace.reserve_linear_scratch(e.pool.num_threads(), slipstream::linear_scratch_bytes(linears[0]));
+    e.workspace.reserve_linear_scratch(e.pool.num_threads(),
+                                       slipstream::linear_scratch_bytes(linears[0], num_rows));
   };
   return seconds_of(engine, num_times, prepare, [&](Engine& e, Share share, int run) {
     const Linear& linear = linears[run % num_linears];

@@ -29,22 +29,13 @@ inline int outlier_quad(const Linear& linear, int i) {
 // The sums of up to 32 rows and a pair, [plane of the weights][row][32].
 using PlaneSums = int32_t[2][kPairRows * kPair];
 
-// Rows of sums on their way to the epilogue. Sums over high inputs are absent without outliers.
-template <typename Epilogue>
-inline void finish_planes(const Linear& linear, const QuantizedRows& x, int pair, int first_row,
-                          int num_rows, const PlaneSums& low, const PlaneSums& high,
-                          const Epilogue& epilogue) {
-  const Int4Scaling scaling(linear, pair);
-  const auto whole = [](const PlaneSums& sums, int at) {
-    return I16::load(sums[0] + at) + shift_left<8>(I16::load(sums[1] + at));
-  };
+// Rows [first, first + count) of a pair on their way to the epilogue: value(row - first, tile).
+template <typename Epilogue, typename Value>
+inline void finish_rows(int first_row, int num_rows, int pair, const Epilogue& epilogue, const Value& value) {
   const auto finish = [&](auto& a, auto& b, int row) {
     for (int r = 0; r < count_of(a); ++r) {
-      const int at = (row + r) * kPair;
-      const float scale = x.scales[first_row + row + r];
-      const bool has_high = linear.num_outliers != 0;
-      a[r] = scaling(whole(low, at), has_high ? whole(high, at) : I16{}, 0, scale);
-      b[r] = scaling(whole(low, at + 16), has_high ? whole(high, at + 16) : I16{}, 1, scale);
+      a[r] = value(row + r, 0);
+      b[r] = value(row + r, 1);
     }
     epilogue(first_row + row, pair, a, b);
   };
@@ -57,6 +48,22 @@ inline void finish_planes(const Linear& linear, const QuantizedRows& x, int pair
     F16 a[1], b[1];
     finish(a, b, row);
   }
+}
+
+// The same of sums over both planes of the weights. Sums over high inputs are absent without outliers.
+template <typename Epilogue>
+inline void finish_planes(const Linear& linear, const QuantizedRows& x, int pair, int first_row,
+                          int num_rows, const PlaneSums& low, const PlaneSums& high,
+                          const Epilogue& epilogue) {
+  const Int4Scaling scaling(linear, pair);
+  const auto whole = [](const PlaneSums& sums, int at) {
+    return I16::load(sums[0] + at) + shift_left<8>(I16::load(sums[1] + at));
+  };
+  finish_rows(first_row, num_rows, pair, epilogue, [&](int row, int tile) {
+    const int at = row * kPair + tile * 16;
+    const I16 high_sum = linear.num_outliers != 0 ? whole(high, at) : I16::zero();
+    return scaling(whole(low, at), high_sum, tile, x.scales[first_row + row]);
+  });
 }
 
 }  // namespace slipstream::detail

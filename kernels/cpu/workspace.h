@@ -91,7 +91,7 @@ struct Workspace {
     size_t linear_scratch_size = 0;
     each_linear(model, [&](const Linear& linear) {
       num_outliers = std::max(num_outliers, static_cast<int>(linear.num_outliers));
-      linear_scratch_size = std::max(linear_scratch_size, linear_scratch_bytes(linear));
+      linear_scratch_size = std::max(linear_scratch_size, linear_scratch_bytes(linear, num_rows));
     });
     const bool is_of_floats = is_float(model.head.format);
     shared.reserve(num_rows, widest, is_of_floats, num_outliers);
