@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from slipstream.shared.worker.step_cost import Prompts, StepCost, num_pairs
 
-# Kernels take rows by so many; a prompt that time cuts short is cut there.
-TILE_ROWS = 16
+# A prompt that time cuts short is cut at a multiple of so many rows: what kernels take together, or (AMX)
+# half of it. With whole tiles half of what a step may spend on prompts was left when few rows fit.
+TILE_ROWS = 8
 
 
 class Waiting(NamedTuple):

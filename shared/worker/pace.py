@@ -7,7 +7,8 @@ from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams
 # takes: after a few steps while that is not known well, after more and more when it is. As long as
 # it is believed to be less than it is, prompts are blamed for the rest and get next to no rows.
 _MIN_MIXED_STEPS, _MAX_MIXED_STEPS = 2, 32
-_KNOWN_WELL = 0.25  # of what was expected: an error within it
+# Times what was expected, or a part of it: steps alike differ by a quarter where others compute, too.
+_KNOWN_WELL = 1.4
 
 
 class Pace:
@@ -52,7 +53,7 @@ class Pace:
 
     def _compare(self, expected: float, seconds: float) -> None:
         """Look again soon at what was not foreseen."""
-        if abs(seconds - expected) <= _KNOWN_WELL * expected:
+        if expected / _KNOWN_WELL <= seconds <= expected * _KNOWN_WELL:
             self._max_num_mixed_steps = min(2 * self._max_num_mixed_steps, _MAX_MIXED_STEPS)
         else:
             self._max_num_mixed_steps = _MIN_MIXED_STEPS
