@@ -20,6 +20,7 @@ KvFormat = Literal["float32", "bf16", "int8"]
 WeightChoice = Literal["auto", "float32", "bf16", "int8", "int4"]
 KvChoice = Literal["auto", "float32", "bf16", "int8"]
 Speculation = Literal["off", "ngram"]
+DraftPlace = Literal["decode", "draft"]
 Eviction = Literal["lru", "filtered"]
 
 MIB = 1024 * 1024
@@ -157,7 +158,7 @@ class WorkerConfig(ServiceConfig):
     num_seats: int = 34  # those for interactive requests (the scheduler's reserve) among them
     token_budget: int = 512  # rows of prompt a step may take
     # And so long may a step of prompts last: what a newcomer waits for its first chunk.
-    prompt_step_ms: float = 100.0
+    prompt_step_ms: float = 50.0
     nan_token_id: int | None = None  # in tests only: logits behind this token are no numbers
 
     def __post_init__(self) -> None:
@@ -182,8 +183,10 @@ class DecodeConfig(WorkerConfig):
     """The decode worker."""
 
     speculation: Speculation = "ngram"
-    max_num_draft_tokens: int = 4
-    draft_budget_ms: float = 4.0  # longest wait for proposals in a step
+    # Who looks n-grams up: the decode worker itself, or a draft worker, a message away.
+    draft_place: DraftPlace = "decode"
+    max_num_draft_tokens: int = 15  # at most: how many pay is found out
+    draft_budget_ms: float = 4.0  # longest wait for a draft worker's proposals in a step
     num_granted_blocks: int = 16  # held ahead of need
     # A step with prompts in it lasts at most so many times what its streams alone would take.
     step_stretch: float = 2.3

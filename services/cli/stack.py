@@ -89,7 +89,7 @@ def plan_services(
     command_of: CommandOf = service_command,
 ) -> list[ChildSpec]:
     """Return scheduler, KV manager and workers; `environment` is the supervisor's own."""
-    base = {**environment, **_shared_variables(settings, run, nats_url)}
+    base = {**environment, **_shared_variables(settings, run, nats_url, environment)}
     roles: list[tuple[Role, int]] = [
         ("scheduler", 1),
         ("kv", 1),
@@ -143,7 +143,9 @@ def _metrics_variables(settings: StackSettings, number: int) -> dict[str, str]:
     return {"SLIPSTREAM_METRICS_PORT": str(port + number if port else 0)}
 
 
-def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str) -> dict[str, str]:
+def _shared_variables(
+    settings: StackSettings, run: RunDirectory, nats_url: str, environment: Mapping[str, str]
+) -> dict[str, str]:
     variables = {
         "PYTHONSAFEPATH": "1",
         "SLIPSTREAM_NATS_URL": nats_url,
@@ -156,6 +158,8 @@ def _shared_variables(settings: StackSettings, run: RunDirectory, nats_url: str)
         "SLIPSTREAM_KV_FORMAT": settings.kv_format,
         "SLIPSTREAM_TEST_MODE": "1" if settings.is_test_mode else "0",
     }
+    if settings.num_draft and "SLIPSTREAM_DRAFT_PLACE" not in environment:
+        variables["SLIPSTREAM_DRAFT_PLACE"] = "draft"
     if settings.policy is not None:
         variables["SLIPSTREAM_POLICY"] = settings.policy
     if settings.kv_memory is not None:

@@ -83,7 +83,14 @@ class StackOptions:
         int, typer.Option(min=0, help="Prefill workers.", rich_help_panel=_PANEL)
     ] = 1
     decode: Annotated[int, typer.Option(min=1, help="Decode workers.", rich_help_panel=_PANEL)] = 1
-    draft: Annotated[int, typer.Option(min=0, help="Draft workers.", rich_help_panel=_PANEL)] = 1
+    draft: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Draft workers; without any, decode workers look up drafts themselves: faster.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 1
     kv_memory: Annotated[
         str | None,
         typer.Option(

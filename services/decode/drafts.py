@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import structlog
 
-from slipstream.services.decode.batch import max_num_drafts
+from slipstream.services.decode.batch import Part
+from slipstream.services.decode.draft_lengths import Acceptance
+from slipstream.services.decode.draft_policy import DraftPolicy
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
@@ -33,6 +35,9 @@ DEAD_AFTER_S = 1.2
 _OPEN_S = 1.0
 _MAX_MISSES = 3
 _PAUSE_S = 1.0
+_FIRST_ASK_S = 0.5e-3
+_LEARNED = 0.1  # of how long the last answer took
+_LEAST_ANSWERED = 0.05
 
 
 class DraftClient:
@@ -42,9 +47,9 @@ class DraftClient:
     Nothing here can change a token: proposals are verified, and without any decode goes on.
     """
 
-    def __init__(self, bus: Bus, max_num_tokens: int, budget_s: float, vocab_size: int) -> None:
+    def __init__(self, bus: Bus, policy: DraftPolicy, budget_s: float, vocab_size: int) -> None:
         self._bus = bus
-        self._max_num_tokens = max_num_tokens
+        self._policy = policy
         self._budget_s = budget_s
         self._vocab_size = vocab_size
         self._last_seen: dict[WorkerId, float] = {}
@@ -52,6 +57,8 @@ class DraftClient:
         self._num_told: dict[Attempt, int] = {}  # tokens that the draft worker knows
         self._num_misses = 0
         self._paused_until = 0.0
+        self._ask_s = _FIRST_ASK_S
+        self._answered = Acceptance(1.0)  # the part of wants for which there was a proposal
 
     async def find(self) -> None:
         """Learn from the registry who is up: the first sequence comes before the next report."""
@@ -84,8 +91,9 @@ class DraftClient:
         """Announce a sequence, with its trace."""
         worker_id = self.choose()
         job = sequence.job
-        if job.sampling.num_speculative_tokens == 0:
+        if self._policy.max_num_tokens(sequence) == 0:
             return
+        self._policy.begin(sequence)
         if worker_id is None:
             self._num_told[sequence.attempt] = 0  # whoever comes up gets it whole
             return
@@ -133,9 +141,10 @@ class DraftClient:
         worker_id = self.choose()
         if worker_id is None or time.monotonic() < self._paused_until:
             return {}
-        wants = [want for each in sequences if (want := self._want(each)) is not None]
+        wants = self._wants(sequences)
         if not wants:
             return {}
+        started = time.monotonic()
         try:
             answer: object = await call(
                 self._bus,
@@ -151,6 +160,9 @@ class DraftClient:
             self._miss()
             return {}
         self._num_misses = 0
+        self._ask_s += _LEARNED * (time.monotonic() - started - self._ask_s)
+        num_answered = sum(bool(each.token_ids) for each in answer.proposals)
+        self._answered.saw(len(wants), min(num_answered, len(wants)))
         for want in wants:
             self._num_told[want.request_id, want.attempt] = want.position
         by_attempt = {each.attempt: each for each in sequences}
@@ -160,13 +172,29 @@ class DraftClient:
             if self._is_usable(proposal, by_attempt)
         }
 
-    def _want(self, sequence: DecodeSequence) -> DraftWant | None:
-        num_told = self._num_told.get(sequence.attempt)
-        if sequence.num_pending_tokens != 1 or num_told is None:
-            return None
-        num_tokens = max_num_drafts(sequence, self._max_num_tokens)
-        if num_tokens == 0 or not sequence.drafts.wants():
-            return None
+    def stepped(self, parts: Sequence[Part], seconds: float) -> None:
+        """Learn from a step, whose results have been taken over."""
+        self._policy.stepped(parts, seconds)
+
+    def _wants(self, sequences: Sequence[DecodeSequence]) -> list[DraftWant]:
+        """Ask for as much as should pay, the way there and back counted."""
+        streams = [each for each in sequences if each.num_pending_tokens == 1]
+        offers = [
+            (each, num_tokens)
+            for each in streams
+            if each.attempt in self._num_told and (num_tokens := self._policy.max_num_tokens(each))
+        ]
+        # A way that often brings nothing costs more for each proposal that it brings.
+        ask_s = self._ask_s / max(self._answered.rate, _LEAST_ANSWERED)
+        lengths = self._policy.lengths(offers, streams, ask_s=ask_s)
+        return [
+            self._want(each, length)
+            for (each, _), length in zip(offers, lengths, strict=True)
+            if length
+        ]
+
+    def _want(self, sequence: DecodeSequence, num_tokens: int) -> DraftWant:
+        num_told = self._num_told[sequence.attempt]
         return DraftWant(
             request_id=sequence.job.request_id,
             attempt=sequence.job.attempt,
@@ -186,7 +214,7 @@ class DraftClient:
             self._num_told[attempt] = 0
         if sequence is None or proposal.position != len(sequence.token_ids):
             return False
-        limit = max_num_drafts(sequence, self._max_num_tokens)
+        limit = self._policy.max_num_tokens(sequence)
         is_sane = all(token_id < self._vocab_size for token_id in proposal.token_ids)
         return is_sane and 0 < len(proposal.token_ids) <= limit
 

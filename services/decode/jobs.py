@@ -10,7 +10,6 @@ import structlog
 
 from slipstream.services.decode import intake
 from slipstream.services.decode.commits import BlockCommits
-from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.echo import echoed_prompt
 from slipstream.services.decode.endings import DRAINING, error_code, is_answered
 from slipstream.services.decode.metrics import DecodeMetrics
@@ -18,7 +17,7 @@ from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.pulls import RemotePulls
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.span_attributes import describe
-from slipstream.services.decode.steps import DecodeSteps
+from slipstream.services.decode.steps import DecodeSteps, Drafts
 from slipstream.services.decode.stopping import Ending
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.errors import SlipstreamError
@@ -60,7 +59,7 @@ class DecodeJobs:
         host: WorkerHost,
         vocabulary: Vocabulary,
         publisher: StreamPublisher,
-        drafts: DraftClient | None,
+        drafts: Drafts | None,
         book: ReportBook,
         worker: tuple[WorkerId, int],
         num_seats: int,

@@ -5,12 +5,14 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from slipstream.services.decode.draft_policy import DraftPolicy
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.jobs import DecodeJobs
+from slipstream.services.decode.local_drafts import LocalDrafts
 from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.publisher import StreamPublisher
-from slipstream.services.decode.steps import DecodeSteps
+from slipstream.services.decode.steps import DecodeSteps, Drafts
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import DecodeConfig
@@ -32,7 +34,7 @@ class DecodeParts:
     host: WorkerHost
     token_bus: Bus
     grants: BlockGrants
-    drafts: DraftClient | None
+    draft_client: DraftClient | None
     publisher: StreamPublisher
     jobs: DecodeJobs
     steps: DecodeSteps
@@ -96,15 +98,15 @@ async def open_parts(
         reporter.drain()
 
     draining = Draining(leave, lambda: jobs.num_held)
-    return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter, draining)
+    client = drafts if isinstance(drafts, DraftClient) else None
+    return DecodeParts(host, token_bus, grants, client, publisher, jobs, steps, reporter, draining)
 
 
-def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> DraftClient | None:
+def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> Drafts | None:
     if config.speculation == "off" or config.max_num_draft_tokens == 0:
         return None
-    return DraftClient(
-        bus,
-        config.max_num_draft_tokens,
-        config.draft_budget_ms / 1000,
-        host.engine.runner.vocab_size,
-    )
+    policy = DraftPolicy(config.max_num_draft_tokens)
+    if config.draft_place == "decode":
+        return LocalDrafts(policy)
+    budget_s = config.draft_budget_ms / 1000
+    return DraftClient(bus, policy, budget_s, host.engine.runner.vocab_size)

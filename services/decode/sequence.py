@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from slipstream.services.decode.draft_lengths import Acceptance
 from slipstream.services.decode.stopping import Ending, StopChecker
 from slipstream.services.decode.stream import TokenLog
 from slipstream.shared.ids import LeaseId
@@ -15,8 +16,6 @@ from slipstream.shared.worker.deadline import Deadline
 from slipstream.shared.worker.leased_blocks import LeasedBlocks
 from slipstream.shared.worker.report_book import Attempt
 
-_MAX_DRAFT_PAUSE = 32  # steps
-
 
 def num_tested(num_drafted: int, num_accepted: int) -> int:
     """Return how many drafts the target saw: none of what follows the first rejection."""
@@ -25,31 +24,19 @@ def num_tested(num_drafted: int, num_accepted: int) -> int:
 
 @dataclass(slots=True)
 class DraftCounts:
-    """What drafting brought, and when it is tried again."""
+    """What drafting brought."""
 
     num_drafted: int = 0
     num_tested: int = 0
     num_accepted: int = 0
-    num_failures: int = 0  # proposals in a row of which nothing was accepted
-    num_pause_steps: int = 0
+    num_steps_unused: int = 0  # there were drafts, which would not have paid
+    acceptance: Acceptance | None = None  # None where nobody drafts
 
     def count(self, num_drafted: int, num_accepted: int) -> None:
         """Count one verified proposal."""
         self.num_drafted += num_drafted
         self.num_tested += num_tested(num_drafted, num_accepted)
         self.num_accepted += num_accepted
-        if num_accepted:
-            self.num_failures = 0
-        else:
-            self.num_failures += 1
-            self.num_pause_steps = min(2**self.num_failures, _MAX_DRAFT_PAUSE)
-
-    def wants(self) -> bool:
-        """Tell whether to draft in this step; a pause gets shorter by asking."""
-        if self.num_pause_steps:
-            self.num_pause_steps -= 1
-            return False
-        return True
 
 
 @dataclass(eq=False)

@@ -45,9 +45,9 @@ class DecodeService:
         self._parts = parts
         await parts.publisher.start()
         await serve(self._bus, DECODE.subject(worker_id=self.worker_id), DECODE, self._answer)
-        if parts.drafts is not None:
+        if parts.draft_client is not None:
             await serve(self._bus, REPORT.wildcard, REPORT, self._saw_report)
-            await parts.drafts.find()
+            await parts.draft_client.find()
         await parts.reporter.start()
         self._tasks = [asyncio.create_task(loop) for loop in parts.loops()]
 
@@ -93,5 +93,5 @@ class DecodeService:
 
     async def _saw_report(self, report: WorkerReport, _incoming: Incoming) -> None:
         assert self._parts is not None, "as above"
-        if report.role == "draft" and self._parts.drafts is not None:
-            self._parts.drafts.saw(report)
+        if report.role == "draft" and self._parts.draft_client is not None:
+            self._parts.draft_client.saw(report)

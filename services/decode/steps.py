@@ -8,7 +8,6 @@ from typing import Protocol
 import structlog
 
 from slipstream.services.decode.batch import Part, Proposals, apply, plan, sample, shape_of
-from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.grants import BlockGrants
 from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.preemption import may_ask, num_spare, rank, victim
@@ -41,6 +40,23 @@ class SequenceOwner(Protocol):
         """A prompt waits for blocks that it has been promised."""
 
 
+class Drafts(Protocol):
+    """Proposes tokens. Nothing here can change one: proposals are verified."""
+
+    async def open(self, sequence: DecodeSequence) -> None:
+        """Begin with a sequence."""
+
+    async def close(self, sequence: DecodeSequence) -> None:
+        """Forget a sequence."""
+
+    async def propose(self, sequences: Sequence[DecodeSequence]) -> Proposals:
+        """Return what the next step should verify, in time."""
+        ...
+
+    def stepped(self, parts: Sequence[Part], seconds: float) -> None:
+        """Learn from a step: its results have been taken over, and it took so long."""
+
+
 class DecodeSteps:
     """Owns the running batch."""
 
@@ -48,7 +64,7 @@ class DecodeSteps:
         self,
         host: WorkerHost,
         grants: BlockGrants,
-        drafts: DraftClient | None,
+        drafts: Drafts | None,
         pace: Pace,
         metrics: DecodeMetrics,
         owner: SequenceOwner,
@@ -118,6 +134,7 @@ class DecodeSteps:
                 await self._grants.give_back()
                 continue
             proposals = await self._proposals()
+            began = time.perf_counter()
             ready = self._ready(proposals)
             if (gives_way := self._named() or self._victim()) is not None:
                 self._preempt(gives_way)
@@ -125,11 +142,16 @@ class DecodeSteps:
             parts = plan(ready, proposals, self._pace.budget, self._host.model.layout.block_size)
             if parts:
                 await self._step(parts)
+                self._learn(parts, time.perf_counter() - began)
             else:
                 await self._grants.wait_changed(_STALL_S)
 
     async def _proposals(self) -> Proposals:
         return await self._drafts.propose(self._sequences) if self._drafts else {}
+
+    def _learn(self, parts: Sequence[Part], seconds: float) -> None:
+        if self._drafts is not None:
+            self._drafts.stepped(parts, seconds)
 
     async def _step(self, parts: Sequence[Part]) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 
-from slipstream.services.draft.ngram import NgramIndex
 from slipstream.shared.messages.draft import (
     DraftClose,
     DraftJob,
@@ -12,6 +11,7 @@ from slipstream.shared.messages.draft import (
     DraftWant,
 )
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.worker.ngram import NgramIndex
 from slipstream.shared.worker.report_book import Attempt
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from slipstream.shared.worker.step_cost import Prompts, StepCost, num_pairs
 
-# A prompt that time cuts short is cut at a multiple of so many rows: what kernels take together, or (AMX)
-# half of it. With whole tiles half of what a step may spend on prompts was left when few rows fit.
+# A prompt that time cuts short is cut at a multiple of so many rows: what kernels take together, or
+# (AMX) half of it. With whole tiles half of what prompts may take was left when few rows fit.
 TILE_ROWS = 8
 
 

@@ -7,7 +7,8 @@ from slipstream.shared.worker.step_cost import Prompts, StepCost, Streams
 # takes: after a few steps while that is not known well, after more and more when it is. As long as
 # it is believed to be less than it is, prompts are blamed for the rest and get next to no rows.
 _MIN_MIXED_STEPS, _MAX_MIXED_STEPS = 2, 32
-# Times what was expected, or a part of it: steps alike differ by a quarter where others compute, too.
+# What was expected times this, or this part of it: steps alike differ by a quarter where others
+# compute, too.
 _KNOWN_WELL = 1.4
 
 

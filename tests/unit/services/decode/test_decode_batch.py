@@ -137,16 +137,12 @@ def test_drafts_are_asked_for_only_while_they_can_be_of_use() -> None:
     assert 1 == max_num_drafts(near_the_end, 4)
 
 
-def test_counts_of_drafts_pause_what_never_fits() -> None:
+def test_what_follows_a_rejected_draft_was_not_tested() -> None:
     counts = make_sequence(PROMPT).drafts
     counts.count(4, 1)
     counts.count(3, 0)
 
     assert (7, 3, 1) == (counts.num_drafted, counts.num_tested, counts.num_accepted)
-    assert [False, False, True] == [counts.wants() for _ in range(3)]
-    for _ in range(20):
-        counts.count(1, 0)
-    assert 32 == counts.num_pause_steps
 
 
 def test_a_part_without_logits_samples_nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from slipstream.services.decode import drafts as drafts_module
+from slipstream.services.decode.draft_policy import DraftPolicy
 from slipstream.services.decode.drafts import DraftClient
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.bus.bus import Incoming
@@ -91,7 +92,7 @@ async def client(drafter: Drafter) -> DraftClient:
     bus = MemoryBus()
     for worker_id in (ONE, TWO):
         await serve(bus, DRAFT.subject(worker_id=worker_id), DRAFT, drafter.answer)
-    made = DraftClient(bus, max_num_tokens=3, budget_s=0.2, vocab_size=259)
+    made = DraftClient(bus, DraftPolicy(3), budget_s=0.2, vocab_size=259)
     made.saw(report())
     return made
 
@@ -261,6 +262,22 @@ async def test_who_wants_no_drafts_is_not_opened(client: DraftClient, drafter: D
 
     assert {} == await client.propose([sequence])
     assert ([], []) == (drafter.opened, drafter.wants)
+
+
+async def test_a_way_that_takes_longer_than_it_saves_is_not_gone(
+    client: DraftClient, drafter: Drafter
+) -> None:
+    sequence = decoding()
+    await client.open(sequence)
+    client._ask_s = 1.0
+
+    assert {} == await client.propose([sequence])
+    assert [] == drafter.wants
+    assert 1 == sequence.drafts.num_steps_unused
+    for _ in range(63):
+        await client.propose([sequence])
+    assert 1 == len(drafter.wants), "now and then it is tried all the same"
+    assert client._ask_s < 1.0, "and what it takes by now is learned"
 
 
 async def test_prompts_that_are_not_computed_yet_are_passed_over(

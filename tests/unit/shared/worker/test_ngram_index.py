@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.services.draft.ngram import NgramIndex
+from slipstream.shared.worker.ngram import NgramIndex
 
 
 def search(token_ids: list[int], min_ngram: int, max_ngram: int, max_num_tokens: int) -> list[int]:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 NGram = tuple[int, ...]
 
+# What is looked up unless told otherwise: shorter matches say little, longer ones hardly more.
+MIN_NGRAM, MAX_NGRAM = 2, 4
+
 
 class NgramIndex:
     """The tokens of one sequence and where each of its n-grams ended last."""

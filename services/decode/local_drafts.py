@@ -1,0 +1,73 @@
+"""Prompt lookup within the decode worker: no message, and every guess is checked for nothing."""
+
+from collections.abc import Sequence
+
+from slipstream.services.decode.batch import Part, Proposals
+from slipstream.services.decode.draft_policy import DraftPolicy
+from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM, NgramIndex
+from slipstream.shared.worker.report_book import Attempt
+
+# Tokens of a prompt that are indexed between two steps: about a millisecond.
+_MAX_NEW_TOKENS = 512
+
+
+class LocalDrafts:
+    """
+    Keeps an index of each sequence's n-grams.
+
+    What is looked up and not verified meets the target's next token all the same, so that
+    acceptance is known without paying for it.
+    """
+
+    def __init__(self, policy: DraftPolicy) -> None:
+        self._policy = policy
+        self._indexes: dict[Attempt, NgramIndex] = {}
+        self._unverified: dict[Attempt, int] = {}  # first tokens of what this step leaves out
+
+    async def open(self, sequence: DecodeSequence) -> None:
+        """Begin with a sequence."""
+        if self._policy.max_num_tokens(sequence) == 0:
+            return
+        self._policy.begin(sequence)
+        self._indexes[sequence.attempt] = NgramIndex(MIN_NGRAM, MAX_NGRAM)
+
+    async def close(self, sequence: DecodeSequence) -> None:
+        """Forget a sequence."""
+        self._indexes.pop(sequence.attempt, None)
+
+    async def propose(self, sequences: Sequence[DecodeSequence]) -> Proposals:
+        """Return what the next step should verify."""
+        streams = [each for each in sequences if each.num_pending_tokens == 1]
+        found = [(each, tokens) for each in streams if (tokens := self._look_up(each))]
+        lengths = self._policy.lengths([(each, len(tokens)) for each, tokens in found], streams)
+        self._unverified = {
+            each.attempt: tokens[0]
+            for (each, tokens), length in zip(found, lengths, strict=True)
+            if not length
+        }
+        return {
+            each.attempt: tokens[:length]
+            for (each, tokens), length in zip(found, lengths, strict=True)
+            if length
+        }
+
+    def stepped(self, parts: Sequence[Part], seconds: float) -> None:
+        """Learn from a step, whose results have been taken over."""
+        for part in parts:
+            guess = self._unverified.get(part.sequence.attempt)
+            if guess is not None and part.sampled:
+                is_right = part.sampled[0].token_id == guess
+                self._policy.tested(part.sequence, 1, int(is_right))
+        self._unverified = {}
+        self._policy.stepped(parts, seconds)
+
+    def _look_up(self, sequence: DecodeSequence) -> list[int]:
+        index = self._indexes.get(sequence.attempt)
+        if index is None:
+            return []
+        first = index.num_tokens
+        index.extend(sequence.token_ids[first : first + _MAX_NEW_TOKENS])
+        if index.num_tokens < len(sequence.token_ids):
+            return []
+        return index.propose(self._policy.max_num_tokens(sequence))
