@@ -43,6 +43,13 @@ inline void configure_matrix_tiles(int a_rows) {
   load_config(config);
 }
 
+inline void zero_32() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
 #endif
 
 #if defined(__AVX512VNNI__)

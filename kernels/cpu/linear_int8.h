@@ -241,13 +241,6 @@ inline void step_of_32(const int8_t* a, int64_t lda, const int8_t* w, int64_t ti
   _tile_dpbssd(3, 5, 7);
 }
 
-inline void zero_32() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
 // 32 rows.
 template <typename Between>
 inline void pair_of_32(const Linear& linear, const QuantizedRows& x, int first_row, const int8_t* w,

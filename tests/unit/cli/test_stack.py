@@ -58,6 +58,19 @@ def test_what_the_user_has_set_stays_unless_an_option_says_otherwise() -> None:
     assert ("2", "64MiB") == (changed["SLIPSTREAM_THREADS"], changed["SLIPSTREAM_KV_MEMORY"])
 
 
+@pytest.mark.parametrize(
+    ("num_draft", "environment", "place"),
+    [(1, {}, "draft"), (0, {}, None), (1, {"SLIPSTREAM_DRAFT_PLACE": "decode"}, "decode")],
+)
+def test_a_draft_worker_that_is_started_is_asked(
+    num_draft: int, environment: dict[str, str], place: str | None
+) -> None:
+    specs = plan_services(settings(num_draft=num_draft), RUN, URL, environment)
+    (decode,) = [spec for spec in specs if spec.name == "decode"]
+
+    assert place == decode.environment.get("SLIPSTREAM_DRAFT_PLACE")
+
+
 def test_the_prefix_cache_is_as_the_environment_says_unless_an_option_says_otherwise() -> None:
     environment = {"SLIPSTREAM_PREFIX_CACHE": "0"}
     kept = plan_services(settings(), RUN, URL, environment)[1].environment

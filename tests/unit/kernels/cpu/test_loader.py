@@ -1,5 +1,6 @@
 """Which libraries the loader finds."""
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,15 @@ def test_a_library_that_cant_be_loaded_is_said_to_be_missing(
 
     with pytest.raises(NativeUnavailableError, match="no native kernels"):
         loader.load.__wrapped__("portable")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines have one level")
+@pytest.mark.parametrize("level", loader.LEVELS)
+def test_every_level_is_built_of_these_sources(level: str) -> None:
+    """Levels are optional, and the next one serves: without one all is just slower."""
+    library = loader._path(level)
+    folder = Path(loader.__file__).parent
+    newest = max(path.stat().st_mtime for kind in ("*.cpp", "*.h") for path in folder.glob(kind))
+
+    assert library is not None, "it was not built"
+    assert library.stat().st_mtime >= newest, "it is left over from an earlier build"
