@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 DEAD_AFTER_S = 1.2
 _OPEN_S = 1.0
-_MAX_MISSES = 3
+_MAX_MISSES = 2  # in a row; later ones, of which there is one a pause, end in another pause
 _PAUSE_S = 1.0
 _FIRST_ASK_S = 0.5e-3
 _LEARNED = 0.1  # of how long the last answer took
@@ -85,6 +85,7 @@ class DraftClient:
         if self._worker_id not in self._last_seen:
             self._worker_id = min(self._last_seen, default=None)
             self._num_told = dict.fromkeys(self._num_told, 0)
+            self._num_misses, self._paused_until = 0, 0.0
         return self._worker_id
 
     async def open(self, sequence: DecodeSequence) -> None:
@@ -215,12 +216,11 @@ class DraftClient:
         if sequence is None or proposal.position != len(sequence.token_ids):
             return False
         limit = self._policy.max_num_tokens(sequence)
-        is_sane = all(token_id < self._vocab_size for token_id in proposal.token_ids)
-        return is_sane and 0 < len(proposal.token_ids) <= limit
+        is_sane = 0 < len(proposal.token_ids) <= limit
+        return is_sane and all(token_id < self._vocab_size for token_id in proposal.token_ids)
 
     def _miss(self) -> None:
         """Stop asking for a while when the worker keeps missing the budget."""
         self._num_misses += 1
         if self._num_misses >= _MAX_MISSES:
             self._paused_until = time.monotonic() + _PAUSE_S
-            self._num_misses = 0

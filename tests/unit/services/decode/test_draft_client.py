@@ -181,19 +181,49 @@ async def test_an_answer_after_the_budget_is_dropped_and_told_again(
     assert [ord("c"), ord("d")] == list(drafter.wants[-1].new_token_ids)
 
 
-async def test_a_worker_that_keeps_missing_the_budget_is_left_alone_for_a_while(
-    client: DraftClient, drafter: Drafter, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_misses_the_budget_twice_is_left_alone_for_a_while(
+    client: DraftClient, drafter: Drafter
 ) -> None:
     sequence = decoding()
     await client.open(sequence)
-    drafter.delay_s, client._budget_s = 0.1, 0.005
-    for _ in range(5):
-        await propose(client, sequence)
-    assert 3 == len(drafter.wants)
+    await miss(client, drafter, sequence)
+    assert 2 == len(drafter.wants)
     client._paused_until = 0.0
-    drafter.delay_s, client._budget_s = 0.0, 0.2
 
     assert [1, 2] == await propose(client, sequence)
+
+
+async def test_who_is_still_slow_after_a_pause_is_asked_once_before_the_next(
+    client: DraftClient, drafter: Drafter
+) -> None:
+    sequence = decoding()
+    await client.open(sequence)
+    await miss(client, drafter, sequence)
+    for num_asked in (3, 4):
+        client._paused_until = 0.0
+        await miss(client, drafter, sequence)
+
+        assert num_asked == len(drafter.wants)
+
+
+async def test_another_worker_is_asked_at_once_though_the_last_one_was_slow(
+    client: DraftClient, drafter: Drafter
+) -> None:
+    sequence = decoding()
+    await client.open(sequence)
+    await miss(client, drafter, sequence)
+    client.saw(report(is_draining=True))
+    client.saw(report(TWO))
+
+    assert [1, 2] == await propose(client, sequence)
+
+
+async def miss(client: DraftClient, drafter: Drafter, sequence: DecodeSequence) -> None:
+    """Ask five times for what comes too late, then have the worker be quick again."""
+    drafter.delay_s, client._budget_s = 0.1, 0.005
+    for _ in range(5):
+        assert await propose(client, sequence) is None
+    drafter.delay_s, client._budget_s = 0.0, 0.2
 
 
 async def test_an_answer_of_another_kind_ends_no_loop(
