@@ -13,12 +13,11 @@ from pathlib import Path
 
 from slipstream.shared.config import KvConfig
 from slipstream.shared.lifecycle import read_status
-from tests.end_to_end.stack import marked_environment, wait_until
+from tests.end_to_end.stack import FREEZE_S, is_frozen, marked_environment, wait_until
 
 _SERVICE = (sys.executable, "-P", "-m", "slipstream.services.cli.main")
 _START_S = 60.0
 _STOP_S = 10.0
-_FREEZE_S = 5.0
 
 
 @dataclass(eq=False)
@@ -35,16 +34,12 @@ class Process:
     def freeze(self) -> None:
         """Stop it wherever it is; return when no thread of it runs any more."""
         self.process.send_signal(signal.SIGSTOP)
-        assert wait_until(self._is_frozen, _FREEZE_S), f"{self.name} doesn't stand still"
+        is_still = wait_until(lambda: is_frozen(self.process.pid), FREEZE_S)
+        assert is_still, f"{self.name} doesn't stand still"
 
     def wake(self) -> None:
         """Let it go on."""
         self.process.send_signal(signal.SIGCONT)
-
-    def _is_frozen(self) -> bool:
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        states = [(each / "stat").read_bytes().rpartition(b") ")[2][:1] for each in tasks.iterdir()]
-        return set(states) == {b"T"}
 
 
 class Processes:

@@ -20,6 +20,7 @@ from slipstream.shared.lifecycle import Status, read_status
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 START_S = 90.0
 STOP_S = 10.0
+FREEZE_S = 5.0
 _MARK = "SLIPSTREAM_TEST_MARK"
 _READY = re.compile(r"Slipstream is ready on (nats://\S+)")
 
@@ -72,6 +73,17 @@ class Stack:
         pid = self.pid(name)
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    @contextlib.contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """A service that stands still while a block runs."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert wait_until(lambda: is_frozen(pid), FREEZE_S), f"{name} doesn't stand still"
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def wait_restarted(self, name: str, old_pid: int) -> None:
         """Return when another process of that name is ready."""
@@ -148,6 +160,13 @@ def marked_processes(mark: str) -> dict[int, str]:
                 line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 found[int(process.name)] = line
     return found
+
+
+def is_frozen(pid: int) -> bool:
+    """Tell whether no thread of a process runs any more."""
+    tasks = Path(f"/proc/{pid}/task")
+    states = [(each / "stat").read_bytes().rpartition(b") ")[2][:1] for each in tasks.iterdir()]
+    return set(states) == {b"T"}
 
 
 def wait_until(is_true: Callable[[], bool], timeout_s: float) -> bool:
