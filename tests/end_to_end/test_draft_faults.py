@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 _FAKE = ["--test-mode", "--engine", "fake", "--kv-memory", "1MiB"]
 _STEP_S, _BUDGET_S, _SLOWED_S = 0.010, 0.020, 0.050
 _VARIABLES = {
+    "SLIPSTREAM_DRAFT_PLACE": "draft",
     "SLIPSTREAM_FAKE_STEP_MS": f"{_STEP_S * 1000:g}",
     "SLIPSTREAM_DRAFT_BUDGET_MS": f"{_BUDGET_S * 1000:g}",
 }
