@@ -20,7 +20,7 @@ inline Word mix(Word word) {
   return word ^ (word >> 31);
 }
 
-// The generator of `gumbel_noise` in sampling.py, at one seed and output position.
+// The generator of `gumbel_noise` in noise.py, at one seed and output position.
 class Noise {
  public:
   Noise(uint64_t seed, uint64_t output_position)

@@ -17,9 +17,9 @@ Order of operations on a row of logits (known values that switch a stage off in 
 11. Gumbel-max: the largest of logit + noise, a sample from the softmax of what is left
 
 Steps 2 and 3 work in float32, from step 7 on in float64. The noise of a token is a function of
-(seed, output position, token id) and of nothing else; logprobs are those of the untouched row. What
-looks at the whole vocabulary stands in `row_passes.py`; here is what happens to the few tokens that
-are left.
+(seed, output position, token id) and of nothing else (`noise.py`); logprobs are those of the
+untouched row. What looks at the whole vocabulary stands in `row_passes.py`; here is what happens to
+the few tokens that are left.
 """
 
 import math
@@ -31,16 +31,16 @@ import numpy as np
 from slipstream.shared.errors import ConstraintError, NonFiniteLogitsError
 from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
 from slipstream.shared.model.constraint import Matcher
+from slipstream.shared.model.noise import gumbel_noise
 from slipstream.shared.model.row_passes import (
     Floor,
     Logits,
     Peak,
     RowPasses,
-    Scores,
     TokenIds,
     row_passes,
 )
-from slipstream.shared.model.splitmix import GOLDEN, WORD, mix, mix_one
+from slipstream.shared.model.splitmix import WORD
 
 # Below it float32 logits of real models differ by many multiples of the temperature wherever they
 # are not tied, so that sampling could only add rounding trouble.
@@ -230,24 +230,6 @@ def raw_logprobs(
     passes = row_passes()
     peak = _checked(peak or passes.peaks(logits[np.newaxis])[0])
     return _logprobs(passes, logits, peak, token_id, num_top)
-
-
-def gumbel_noise(seed: int, output_position: int, token_ids: TokenIds) -> Scores:
-    """Return each token's standard Gumbel noise at an output position."""
-    # Three rounds of a counter generator, each keyed by the one before: seed, position, token.
-    of_position = mix_one(mix_one(seed & WORD) + (output_position + 1) * GOLDEN & WORD)
-    counters = token_ids.astype(np.uint64)
-    counters += np.uint64(1)
-    counters *= np.uint64(GOLDEN)
-    counters += np.uint64(mix_one(of_position))
-    words = mix(counters)
-    # 52 bits and a half: never 0 or 1, where the logarithms end.
-    noise = (words >> np.uint64(12)).astype(np.float64)
-    noise += 0.5
-    noise *= 2.0**-52
-    for _ in range(2):  # -log(-log(uniform))
-        np.negative(np.log(noise, out=noise), out=noise)
-    return noise
 
 
 def _of_top_k(ranked: TokenIds, logits: Logits, parameters: SamplingParameters) -> TokenIds:

@@ -14,6 +14,7 @@ from slipstream.kernels.cpu.sampling import SamplingKernels
 from slipstream.shared.errors import NonFiniteLogitsError
 from slipstream.shared.messages.sampling import SamplingParameters
 from slipstream.shared.model import row_passes as module
+from slipstream.shared.model.noise import gumbel_noise
 from slipstream.shared.model.row_passes import (
     Floor,
     Logits,
@@ -23,7 +24,7 @@ from slipstream.shared.model.row_passes import (
     TokenIds,
     row_passes,
 )
-from slipstream.shared.model.sampling import SampledToken, Sampler, gumbel_noise
+from slipstream.shared.model.sampling import SampledToken, Sampler
 
 LEVELS = loader.available_levels()
 PLAIN = NumpyPasses()

@@ -8,7 +8,8 @@ import pytest
 
 from slipstream.shared.errors import NonFiniteLogitsError
 from slipstream.shared.messages.sampling import SamplingParameters
-from slipstream.shared.model.sampling import Sampler, gumbel_noise, raw_logprobs
+from slipstream.shared.model.noise import gumbel_noise
+from slipstream.shared.model.sampling import Sampler, raw_logprobs
 from tests import plain_sampler
 
 Row = npt.NDArray[np.float32]
