@@ -1,7 +1,13 @@
-"""Check draft tokens against the target: sample its own and compare, so no text can change."""
+"""
+Check draft tokens against the target.
+
+In exact mode it samples its own and compares, so no text can change. In rejection mode, which a
+request asks for, drafts have a say in which of the possible texts it is, not in how often each is.
+"""
 
 from collections.abc import Sequence
 
+from slipstream.shared.model.acceptance import DraftToken
 from slipstream.shared.model.row_passes import Logits, Peak
 from slipstream.shared.model.sampling import SampledToken, Sampler
 
@@ -10,7 +16,7 @@ def verify(
     sampler: Sampler, logits: Logits, peaks: Sequence[Peak], draft_token_ids: Sequence[int]
 ) -> list[SampledToken]:
     """
-    Return the target's own tokens while they confirm the draft, and the first one that doesn't.
+    Return the target's tokens while they confirm the draft, and the first one that doesn't.
 
     Row i of `logits` [1 + drafts, vocab], whose peak is `peaks[i]`, follows the first i draft
     tokens. The result has between 1 and 1 + drafts tokens; the last has no KV in the target yet,
@@ -22,7 +28,8 @@ def verify(
     )
     sampled: list[SampledToken] = []
     for row, peak, draft_token_id in zip(logits, peaks, (*draft_token_ids, None), strict=True):
-        token = sampler.sample(row, peak)
+        draft = None if draft_token_id is None else DraftToken(draft_token_id)
+        token = sampler.sample(row, peak, draft)
         sampled.append(token)
         if token.token_id != draft_token_id or token.is_last:
             break

@@ -216,6 +216,7 @@ class Admission:
             num_speculative_tokens=(
                 0 if request.speculation == "off" else request.num_speculative_tokens
             ),
+            speculation_mode="rejection" if request.speculation_mode == "rejection" else "exact",
             constraint=constraint,
         )
 

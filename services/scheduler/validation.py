@@ -39,6 +39,7 @@ def check_fields(
     _check_choices(request)
     _check_length(request, max_context_length)
     _check_sampling(request)
+    _check_speculation(request)
     _check_stops(request, vocab_size)
     _check_bias(request, vocab_size)
     _check_returned(request)
@@ -90,8 +91,6 @@ def _check_unsupported(request: GenerateRequest) -> None:
             raise InvalidRequestError(field, "is not supported by this version; leave it out")
     if request.tool_choice not in (None, "none"):
         raise InvalidRequestError("tool_choice", "is not supported by this version; leave it out")
-    if request.speculation not in (None, "off", "ngram"):
-        raise InvalidRequestError("speculation", 'must be "off" or "ngram"')
 
 
 def _check_submitted(request: GenerateRequest) -> None:
@@ -148,7 +147,6 @@ def _check_length(request: GenerateRequest, max_context_length: int) -> None:
             f"{request.min_tokens} is above max_tokens ({request.max_tokens})",
             limit=request.max_tokens,
         )
-    _check_number("num_speculative_tokens", request.num_speculative_tokens, 0, 64)
 
 
 def _check_sampling(request: GenerateRequest) -> None:
@@ -160,6 +158,22 @@ def _check_sampling(request: GenerateRequest) -> None:
     _check_number("presence_penalty", request.presence_penalty, -2, 2)
     _check_number("frequency_penalty", request.frequency_penalty, -2, 2)
     _check_number("seed", request.seed, -MAX_SEED - 1, MAX_SEED)
+
+
+def _check_speculation(request: GenerateRequest) -> None:
+    if request.speculation not in (None, "off", "ngram"):
+        raise InvalidRequestError("speculation", 'must be "off" or "ngram"')
+    _check_number("num_speculative_tokens", request.num_speculative_tokens, 0, 64)
+    if request.speculation_mode not in (None, "exact", "rejection"):
+        raise InvalidRequestError("speculation_mode", 'must be "exact" or "rejection"')
+    if request.speculation_mode != "rejection":
+        return
+    for field, value in (("speculation", "off"), ("num_speculative_tokens", 0)):
+        if getattr(request, field) == value:
+            raise InvalidRequestError(
+                "speculation_mode",
+                f'"rejection" decides about drafts, and {field} {value!r} has none; leave one out',
+            )
 
 
 def _check_stops(request: GenerateRequest, vocab_size: int) -> None:

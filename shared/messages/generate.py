@@ -92,6 +92,7 @@ class GenerateRequest(Message, frozen=True):
     allow_other_numerics: bool | None = None
     client_request_id: str | None = None  # echoed in logs, never a key
     latency_class: LatencyClassName | None = None  # who goes first, and is refused how soon
+    speculation_mode: str | None = None  # "exact" or "rejection"
 
 
 class TokenFrame(Message, frozen=True, tag="token_frame"):

@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+# How drafts are verified: by comparing, or by rejection sampling.
+SpeculationMode = Literal["exact", "rejection"]
+
 
 class Constraint(msgspec.Struct, frozen=True, array_like=True):
     """
@@ -17,7 +20,11 @@ class Constraint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SamplingParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Parameters of the sampler. `seed` and the output position fix all randomness."""
+    """
+    Parameters of the sampler. `seed` and the output position fix all randomness.
+
+    In rejection mode what a draft proposed at a position has a say in its token too.
+    """
 
     seed: int
     temperature: float = 1.0  # 0 = greedy
@@ -39,6 +46,7 @@ class SamplingParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
     constraint: Constraint | None = None
     echo: bool = False  # the ending repeats the prompt
     num_prompt_logprobs: int | None = None  # of the prompt's tokens; None: none; 0: theirs alone
+    speculation_mode: SpeculationMode = "exact"
 
     @property
     def wants_prompt(self) -> bool:

@@ -22,6 +22,16 @@ def gumbel_noise(seed: int, output_position: int, token_ids: TokenIds) -> Scores
     return noise
 
 
+def uniform_noise(seed: int, output_position: int, number: int) -> float:
+    """
+    Return a number between 0 and 1, neither included.
+
+    Numbers that are token ids give what the tokens' Gumbel noise is made of: take others.
+    """
+    word = mix_one(_key(seed, output_position) + (number + 1) * GOLDEN & WORD)
+    return ((word >> 12) + 0.5) * 2.0**-52
+
+
 def _key(seed: int, output_position: int) -> int:
     # Two rounds of a counter generator, each keyed by the one before; a number is the third.
     return mix_one(mix_one(mix_one(seed & WORD) + (output_position + 1) * GOLDEN & WORD))

@@ -141,9 +141,7 @@ class NumpyPasses:
         floor: Floor,
     ) -> TokenIds:
         """Return all down to the floor; see `RowPasses`."""
-        is_left = row > floor.logit
-        is_left[: floor.token_id + 1] |= row[: floor.token_id + 1] == floor.logit
-        return np.flatnonzero(is_left)
+        return all_down_to(row, floor)
 
 
 class NativePasses:
@@ -213,6 +211,13 @@ def row_passes() -> RowPasses:
         return NativePasses(SamplingKernels(load()))
     except NativeUnavailableError:
         return NumpyPasses()
+
+
+def all_down_to(row: Logits, floor: Floor) -> TokenIds:
+    """Return the ids of all that may be drawn, ascending."""
+    is_left = row > floor.logit
+    is_left[: floor.token_id + 1] |= row[: floor.token_id + 1] == floor.logit
+    return np.flatnonzero(is_left)
 
 
 def _weights(row: Logits, peak: Peak, temperature: float) -> Scores:

@@ -14,7 +14,8 @@ Order of operations on a row of logits (known values that switch a stage off in 
 8. top_k (0 or less, or at least the vocabulary): the k largest, on a tie the lowest ids
 9. top_p (1): the fewest largest whose probabilities reach top_p, at least one
 10. min_p (0): probability at least min_p times the largest
-11. Gumbel-max: the largest of logit + noise, a sample from the softmax of what is left
+11. Gumbel-max: the largest of logit + noise, a sample from the softmax of what is left; behind a
+    draft, in rejection mode, the draft token or its replacement (`acceptance.py`)
 
 Steps 2 and 3 work in float32, from step 7 on in float64. The noise of a token is a function of
 (seed, output position, token id) and of nothing else (`noise.py`); logprobs are those of the
@@ -30,6 +31,7 @@ import numpy as np
 
 from slipstream.shared.errors import ConstraintError, NonFiniteLogitsError
 from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
+from slipstream.shared.model.acceptance import Distribution, DraftToken, take_or_replace
 from slipstream.shared.model.constraint import Matcher
 from slipstream.shared.model.noise import gumbel_noise
 from slipstream.shared.model.row_passes import (
@@ -38,6 +40,7 @@ from slipstream.shared.model.row_passes import (
     Peak,
     RowPasses,
     TokenIds,
+    all_down_to,
     row_passes,
 )
 from slipstream.shared.model.splitmix import WORD
@@ -109,13 +112,16 @@ class Sampler:
         if self._matcher is not None:
             self._matcher.accept(token_id)
 
-    def sample(self, logits: Logits, peak: Peak | None = None) -> SampledToken:
+    def sample(
+        self, logits: Logits, peak: Peak | None = None, draft: DraftToken | None = None
+    ) -> SampledToken:
         """
         Choose the next token from a row [vocab] and advance.
 
         Raises NonFiniteLogitsError, and ConstraintError when the constraint leaves no token.
 
-        The peak of the row is found here unless the caller has found those of a whole batch.
+        The peak of the row is found here unless the caller has found those of a whole batch. A
+        draft of the token is looked at in rejection mode only.
         """
         peak = _checked(peak or self._peak(logits))
         parameters = self._parameters
@@ -124,6 +130,9 @@ class Sampler:
             adjusted_peak = self._checked_adjusted(self._peak(adjusted))
         if parameters.temperature <= GREEDY_TEMPERATURE:
             token_id = adjusted_peak.token_id
+        elif draft is not None and parameters.speculation_mode == "rejection":
+            target = self._distribution(adjusted, adjusted_peak)
+            token_id = take_or_replace(target, draft, parameters.seed, self._num_output_tokens)
         else:
             token_id = self._draw(adjusted, adjusted_peak)
         logprobs = None
@@ -193,10 +202,8 @@ class Sampler:
 
     def _draw(self, logits: Logits, peak: Peak) -> int:
         parameters = self._parameters
-        if 0 < parameters.top_k < len(logits):
-            candidates = _of_top_k(
-                self._passes.largest(logits, parameters.top_k), logits, parameters
-            )
+        if self._has_top_k(logits):
+            candidates = self._of_top_k(logits)
         else:
             candidates = self._contenders(logits, peak)
         if len(candidates) == 1:
@@ -205,18 +212,39 @@ class Sampler:
         noise = gumbel_noise(parameters.seed, self._num_output_tokens, candidates)
         return int(candidates[(scores + noise).argmax()])
 
+    def _distribution(self, logits: Logits, peak: Peak) -> Distribution:
+        """Return what `_draw` draws from."""
+        if self._has_top_k(logits):
+            token_ids = np.sort(self._of_top_k(logits))
+        else:
+            token_ids = all_down_to(logits, self._floor(logits, peak))
+        scores = logits[token_ids].astype(np.float64) / self._parameters.temperature
+        weights = np.exp(scores - peak.logit / self._parameters.temperature)
+        return Distribution(token_ids, weights / weights.sum())
+
+    def _has_top_k(self, logits: Logits) -> bool:
+        return 0 < self._parameters.top_k < len(logits)
+
+    def _of_top_k(self, logits: Logits) -> TokenIds:
+        """Return what top_k, top_p and min_p leave, largest first."""
+        ranked = self._passes.largest(logits, self._parameters.top_k)
+        return _of_ranked(ranked, logits, self._parameters)
+
     def _contenders(self, logits: Logits, peak: Peak) -> TokenIds:
         """Return those that top_p and min_p leave and that can win."""
+        temperature, seed = self._parameters.temperature, self._parameters.seed & WORD
+        position, floor = self._num_output_tokens, self._floor(logits, peak)
+        return self._passes.contenders(logits, peak, temperature, seed, position, floor)
+
+    def _floor(self, logits: Logits, peak: Peak) -> Floor:
+        """Return the last token that top_p and min_p leave."""
         parameters, passes = self._parameters, self._passes
-        temperature, seed = parameters.temperature, parameters.seed & WORD
         floors = [Floor(-math.inf, len(logits))]
         if parameters.top_p < 1.0:
-            floors.append(passes.nucleus(logits, peak, temperature, parameters.top_p))
+            floors.append(passes.nucleus(logits, peak, parameters.temperature, parameters.top_p))
         if parameters.min_p > 0.0:
             floors.append(Floor(_lowest_of_min_p(peak, parameters), len(logits)))
-        highest = max(floors, key=lambda floor: (floor.logit, -floor.token_id))
-        position = self._num_output_tokens
-        return passes.contenders(logits, peak, temperature, seed, position, highest)
+        return max(floors, key=lambda floor: (floor.logit, -floor.token_id))
 
 
 def raw_logprobs(
@@ -232,7 +260,7 @@ def raw_logprobs(
     return _logprobs(passes, logits, peak, token_id, num_top)
 
 
-def _of_top_k(ranked: TokenIds, logits: Logits, parameters: SamplingParameters) -> TokenIds:
+def _of_ranked(ranked: TokenIds, logits: Logits, parameters: SamplingParameters) -> TokenIds:
     """Return what top_p and min_p leave of those that top_k left, largest first."""
     scores = logits[ranked].astype(np.float64) / parameters.temperature
     num_kept = len(ranked)

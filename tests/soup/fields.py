@@ -96,6 +96,7 @@ _FIELDS: Mapping[str, tuple[float, Draw]] = {
     "route": (0.8, _one_of(("remote", "local", "auto"))),
     "speculation": (0.3, _one_of(("off", "ngram"))),
     "num_speculative_tokens": (0.3, _whole(0, 6, 64)),
+    "speculation_mode": (0.2, _one_of(("exact",))),  # the one whose answers can be foretold
     "allow_other_numerics": (0.1, _one_of((True, False))),
     "client_request_id": (0.2, _name),
     "tools": (0.05, _one_of((None,))),

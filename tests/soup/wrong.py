@@ -53,6 +53,7 @@ _VALUES: Mapping[str, tuple[object, ...]] = {
     "route": ("scenic", 1),
     "latency_class": ("express", 1),
     "speculation": ("model",),
+    "speculation_mode": ("fast", 1),
     "num_speculative_tokens": (-1, 65),
     "client_request_id": (_LONG,),
 }

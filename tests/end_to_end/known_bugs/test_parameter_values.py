@@ -161,6 +161,7 @@ async def test_b108_an_unknown_field_is_ignored_and_warned_about_once(
         ("tool_choice", "required"),
         ("adapter", "poet"),
         ("speculation", "medusa"),
+        ("speculation_mode", "typical"),
     ],
 )
 async def test_b108_known_fields_that_cannot_be_honoured_are_refused(

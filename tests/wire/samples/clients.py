@@ -99,6 +99,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             allow_other_numerics=True,
             client_request_id="mine-1",
             latency_class="interactive",
+            speculation_mode="rejection",
         ),
         GenerateRequest(),
     ),

@@ -94,4 +94,5 @@ SAMPLING = SamplingParameters(
     echo=True,
     num_prompt_logprobs=1,
     constraint=Constraint("json", '{"type":"object"}'),
+    speculation_mode="rejection",
 )

@@ -1,10 +1,10 @@
-"""Verification gives the tokens of plain decoding, whatever the draft says."""
+"""In exact mode verification gives the tokens of plain decoding, whatever the draft says."""
 
 import numpy as np
 import pytest
 
 from slipstream.services.decode.verify import verify
-from slipstream.shared.messages.sampling import SamplingParameters
+from slipstream.shared.messages.sampling import SamplingParameters, SpeculationMode
 from slipstream.shared.model.row_passes import Logits, row_passes
 from slipstream.shared.model.sampling import SampledToken, Sampler
 
@@ -37,6 +37,7 @@ def _verify_with(sampler: Sampler, draft: list[int]) -> list[SampledToken]:
 
 _PARAMETERS = [
     SamplingParameters(seed=1, temperature=0.0),
+    SamplingParameters(seed=1, temperature=0.0, speculation_mode="rejection"),
     SamplingParameters(seed=2),
     SamplingParameters(seed=3, temperature=1.5, top_k=8, top_p=0.9, min_p=0.01),
     SamplingParameters(
@@ -57,12 +58,15 @@ def test_tokens_are_kept_up_to_the_first_disagreement(
     assert plain[: num_right + 1] == _verify(parameters, draft)
 
 
-def test_an_empty_draft_is_plain_decoding() -> None:
-    assert _decode_plainly(_PARAMETERS[1], 1) == _verify(_PARAMETERS[1], [])
+@pytest.mark.parametrize("mode", ["exact", "rejection"])
+def test_an_empty_draft_is_plain_decoding(mode: SpeculationMode) -> None:
+    plain = _decode_plainly(SamplingParameters(seed=2), 1)
+
+    assert plain == _verify(SamplingParameters(seed=2, speculation_mode=mode), [])
 
 
 def test_the_sampler_stands_after_the_last_token_kept() -> None:
-    parameters = _PARAMETERS[1]
+    parameters = SamplingParameters(seed=2)
     plain = _decode_plainly(parameters, 3)
     sampler = Sampler(parameters, _PROMPT)
     draft = [plain[0], (plain[1] + 1) % _VOCAB_SIZE]

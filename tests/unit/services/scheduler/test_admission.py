@@ -130,6 +130,12 @@ def test_speculation_can_be_switched_off(
     assert num_tokens == admit(admission, **fields).sampling.num_speculative_tokens
 
 
+@pytest.mark.parametrize("mode", ["exact", "rejection"])
+def test_the_way_of_verifying_drafts_is_passed_on(admission: Admission, mode: str) -> None:
+    assert mode == admit(admission, speculation_mode=mode).sampling.speculation_mode
+    assert "exact" == admit(admission).sampling.speculation_mode
+
+
 def test_every_request_without_a_seed_gets_its_own(admission: Admission) -> None:
     assert admit(admission).sampling.seed != admit(admission).sampling.seed
 

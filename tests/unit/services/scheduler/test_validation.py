@@ -73,6 +73,7 @@ BAD = [
     ("n", 0, 1),
     ("best_of", 2, 1),
     ("speculation", "magic", None),
+    ("speculation_mode", "fast", None),
     ("prompt_logprobs", -1, 0),
     ("prompt_logprobs", 21, 20),
     ("tools", [{}], None),
@@ -108,6 +109,9 @@ GOOD: list[dict[str, Any]] = [
     {"n": 1, "best_of": 1, "echo": False, "tool_choice": "none"},
     {"speculation": "off"},
     {"speculation": "ngram"},
+    {"speculation": "off", "speculation_mode": "exact"},
+    {"speculation": "ngram", "num_speculative_tokens": 1, "speculation_mode": "rejection"},
+    {"temperature": 0, "speculation_mode": "rejection"},
 ]
 
 
@@ -148,6 +152,15 @@ def test_every_field_of_a_request_is_looked_at_or_known_to_need_none() -> None:
     known = looked_at | types_suffice | elsewhere | constraints
 
     assert set(GenerateRequest.__struct_fields__) == known
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("speculation", "off"), ("num_speculative_tokens", 0)]
+)
+def test_rejection_mode_without_drafts_is_refused(field: str, value: Any) -> None:
+    expected = f'speculation_mode: "rejection" .* {field} {value!r} has none; leave one out'
+    with pytest.raises(InvalidRequestError, match=expected):
+        check(**{field: value, "speculation_mode": "rejection"})
 
 
 def test_min_tokens_above_max_tokens_is_refused() -> None:
