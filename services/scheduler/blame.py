@@ -16,6 +16,9 @@ FINAL_CODES = frozenset(
     }
 )
 
+# The worker can't say any more what it did.
+SILENT_CODES = frozenset({"worker_lost", "lost"})
+
 # A worker that is full, leaving or gone has not failed: the request waits for its turn.
 NOBODYS_FAULT = frozenset(
     {

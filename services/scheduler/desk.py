@@ -162,7 +162,7 @@ class Desk:
             record.num_failures += 1
             if worker_id is not None:
                 record.avoid.add(worker_id)
-        has_shown_tokens = bool(record.token_ids) and record.request.is_streamed
+        has_shown_tokens = record.may_have_shown_tokens(refusal.code)
         if record.is_cancelled:
             refusal = Refusal("cancelled", "the request was cancelled")
         elif (

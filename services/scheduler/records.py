@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from slipstream.services.scheduler.admission import AdmittedRequest
+from slipstream.services.scheduler.blame import SILENT_CODES
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.common import Phase
 from slipstream.shared.messages.jobs import ReplyTarget
@@ -47,6 +48,17 @@ class RequestRecord:
     def elapsed_ms(self) -> float:
         """Milliseconds since arrival."""
         return (time.monotonic() - self.arrived_at) * 1000
+
+    def may_have_shown_tokens(self, code: str) -> bool:
+        """
+        Tell whether the client may have read tokens that another attempt would not say again.
+
+        What a worker sent and could not report any more is said again in exact mode. By rejection
+        other drafts may give other tokens.
+        """
+        is_unknown = code in SILENT_CODES and self.phase == "decoding"
+        is_unlike = self.request.sampling.speculation_mode == "rejection"
+        return self.request.is_streamed and (bool(self.token_ids) or (is_unknown and is_unlike))
 
     @property
     def log_fields(self) -> dict[str, str | int]:

@@ -94,10 +94,10 @@ class Office:
         assert not self.fleet._windows
 
 
-async def running(office: Office, *, is_streamed: bool = True) -> tuple[Any, Worker]:
+async def running(office: Office, *, is_streamed: bool = True, **fields: Any) -> tuple[Any, Worker]:
     """Return a record that decodes on worker d."""
     decode = await office.worker("d")
-    record = make_record(is_streamed=is_streamed)
+    record = make_record(is_streamed=is_streamed, **fields)
     office.desk.open(record)
     await until(lambda: decode.jobs)
     await office.report(decode, held=[held()])

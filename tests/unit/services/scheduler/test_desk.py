@@ -12,6 +12,7 @@ from slipstream.shared.messages.common import Rejected, Usage
 from slipstream.shared.messages.generate import REPLACED
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.messages.sampling import SamplingParameters, SpeculationMode
 from slipstream.shared.scheduling.queue import AGED_EVERY
 from slipstream.shared.telemetry.logging import request_fields
 
@@ -285,6 +286,34 @@ async def test_a_stream_whose_tokens_were_seen_is_not_begun_again(office: Office
     assert ["lease_lost"] == office.codes
     assert [REPLACED] == [each.reason for each in decode.cancels]
     office.assert_empty()
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_streamed", "code", "is_begun_again"),
+    [
+        ("rejection", True, "worker_lost", False),
+        ("rejection", True, "lost", False),
+        ("rejection", True, "lease_lost", True),
+        ("rejection", False, "worker_lost", True),
+        ("exact", True, "worker_lost", True),
+    ],
+)
+async def test_what_a_lost_worker_may_have_shown_counts_where_it_may_not_be_said_again(
+    office: Office, mode: SpeculationMode, is_streamed: bool, code: str, is_begun_again: bool
+) -> None:
+    """With other drafts a sequence in rejection mode goes on otherwise."""
+    sampling = SamplingParameters(seed=1, max_tokens=8, speculation_mode=mode)
+    record, decode = await running(office, is_streamed=is_streamed, sampling=sampling)
+    await office.desk.attempt_failed(record, Refusal(code, ""), WorkerId("other"))
+    if is_begun_again:
+        await until(lambda: len(decode.jobs) == 2)
+
+        assert [] == office.codes
+    else:
+        await office.bus.flush()
+
+        assert [code] == office.codes
+        office.assert_empty()
 
 
 async def test_a_plain_request_goes_on_from_the_tokens_that_are_known(office: Office) -> None:
