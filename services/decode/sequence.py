@@ -29,6 +29,7 @@ class DraftCounts:
     num_drafted: int = 0
     num_tested: int = 0
     num_accepted: int = 0
+    num_steps: int = 0  # that verified a proposal
     num_steps_unused: int = 0  # there were drafts, which would not have paid
     acceptance: Acceptance | None = None  # None where nobody drafts
 
@@ -37,6 +38,7 @@ class DraftCounts:
         self.num_drafted += num_drafted
         self.num_tested += num_tested(num_drafted, num_accepted)
         self.num_accepted += num_accepted
+        self.num_steps += 1
 
 
 @dataclass(eq=False)
@@ -160,4 +162,5 @@ class DecodeSequence:
             num_accepted_tokens=self.drafts.num_accepted,
             num_steps=self.num_steps,
             num_preemptions=self.num_preemptions,
+            num_draft_steps=self.drafts.num_steps,
         )

@@ -83,6 +83,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     num_accepted_tokens: int = 0
     num_steps: int = 0  # decode steps the sequence took part in
     num_preemptions: int = 0
+    num_draft_steps: int = 0  # of the steps those that verified drafts
 
 
 class Timings(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

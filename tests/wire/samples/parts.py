@@ -51,6 +51,7 @@ USAGE = Usage(
     num_accepted_tokens=2,
     num_steps=4,
     num_preemptions=1,
+    num_draft_steps=3,
 )
 TIMINGS = Timings(
     queue_ms=0.5,

@@ -143,6 +143,7 @@ def test_what_follows_a_rejected_draft_was_not_tested() -> None:
     counts.count(3, 0)
 
     assert (7, 3, 1) == (counts.num_drafted, counts.num_tested, counts.num_accepted)
+    assert 2 == counts.num_steps
 
 
 def test_a_part_without_logits_samples_nothing() -> None:
