@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
+from slipstream.shared.config import Speculation
 from slipstream.shared.errors import InvalidRequestError
 from slipstream.shared.messages.generate import ChatMessage, ContentPart, GenerateRequest
 from slipstream.shared.messages.submission import MAX_KEY_CHARACTERS
@@ -20,6 +22,7 @@ _UNSUPPORTED = (
     "tools",
     "adapter",
 )
+_SPECULATION = get_args(Speculation)
 
 
 def check_fields(
@@ -161,8 +164,9 @@ def _check_sampling(request: GenerateRequest) -> None:
 
 
 def _check_speculation(request: GenerateRequest) -> None:
-    if request.speculation not in (None, "off", "ngram"):
-        raise InvalidRequestError("speculation", 'must be "off" or "ngram"')
+    if request.speculation not in (None, *_SPECULATION):
+        kinds = " or ".join(f'"{kind}"' for kind in _SPECULATION)
+        raise InvalidRequestError("speculation", f"must be {kinds}")
     _check_number("num_speculative_tokens", request.num_speculative_tokens, 0, 64)
     if request.speculation_mode not in (None, "exact", "rejection"):
         raise InvalidRequestError("speculation_mode", 'must be "exact" or "rejection"')
