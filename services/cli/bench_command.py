@@ -5,11 +5,13 @@ import typer
 from slipstream.services.cli.measure_options import EngineBenchOptions, PrefixBenchOptions
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.serve_bench_options import ServeBenchOptions
+from slipstream.services.cli.speculate_bench_options import SpeculateBenchOptions
 from slipstream.services.cli.stack_options import StackOptions
 
 _DEFAULTS = EngineBenchOptions()
 _PREFIX_DEFAULTS = PrefixBenchOptions()
 _SERVE_DEFAULTS = ServeBenchOptions()
+_SPECULATE_DEFAULTS = SpeculateBenchOptions()
 # As the engine alone, which it is compared with: prompts are computed where answers are.
 _SERVE_STACK = StackOptions(route="local", prefill=0, draft=0)
 
@@ -85,3 +87,23 @@ def serve(options: ServeBenchOptions = _SERVE_DEFAULTS, stack: StackOptions = _S
     from slipstream.services.cli.serve_bench_run import run_serve_bench  # noqa: PLC0415 - keeps --help quick
 
     run_serve_bench(options, stack)
+
+
+@app.command()
+@with_options
+def speculate(options: SpeculateBenchOptions = _SPECULATE_DEFAULTS) -> None:
+    """
+    Time real prompts with and without drafts, in pairs, and compare with what the formula says.
+
+    Fails where speculation changes a token. Only decoding counts, first token to last; the prompts
+    are cached. Outputs of chat that loop are left out, and counted.
+
+    For example:
+
+      slipstream bench speculate --format int8 --json speculate.json --plot speculate.png
+
+      slipstream bench speculate --sets chat --batch 1 --temperature 0.7 --max-pairs 5
+    """
+    from slipstream.services.cli.speculate_bench_run import run_speculate_bench  # noqa: PLC0415 - keeps --help quick
+
+    run_speculate_bench(options)

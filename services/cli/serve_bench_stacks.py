@@ -95,12 +95,18 @@ async def connected_client(url: str) -> AsyncIterator[LoadClient]:
 @contextlib.asynccontextmanager
 async def started_client(mode: Mode, interruption: Interruption) -> AsyncIterator[LoadClient]:
     """Run a stack while a block does; yield its client. Raises StackError."""
+    async with started_stack(mode, interruption) as url, connected_client(url) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def started_stack(mode: Mode, interruption: Interruption) -> AsyncIterator[str]:
+    """Run a stack while a block does; yield its NATS URL. Raises StackError."""
     log = LogFile()
     start = StackStart(settings=mode.settings, environment=mode.environment, open_log=log.open)
     async with running_stack(start, interruption) as stack:
         try:
-            async with connected_client(stack.nats_url) as client:
-                yield client
+            yield stack.nats_url
         except SlipstreamError:
             for line in log.problems(_NUM_LOG_LINES):
                 progress(line)
