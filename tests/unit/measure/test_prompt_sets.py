@@ -1,4 +1,4 @@
-"""The prompts of `bench speculate`: enough of each kind, each once, unknown to training."""
+"""The prompts of `bench speculate`: enough of each kind, each once, unknown to calibration."""
 
 from collections import Counter
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_no_prompt_stands_there_twice_nor_a_part_of_one() -> None:
     assert {1} == set(texts.values())
 
 
-def test_no_prompt_is_one_that_weights_were_rounded_by_or_drafts_trained_on() -> None:
+def test_no_prompt_is_one_that_the_weights_were_rounded_by() -> None:
     """Else the figures would be those of a fit, not of a forecast."""
     known = set[tuple[str, ...]]().union(*map(runs_of_words, calibration_texts()))
     questions = {question for question, _ in CHATS}
