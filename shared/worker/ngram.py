@@ -40,11 +40,16 @@ class NgramIndex:
             self._token_ids.append(token_id)
 
     def propose(self, max_num_tokens: int) -> list[int]:
-        """Return up to so many tokens that followed the longest, latest match; maybe none."""
+        """Return so many tokens as followed the longest, latest match; none where there is none."""
         for size in self._sizes:
             if self.num_tokens < size:
                 continue
             end = self._ends.get(tuple(self._token_ids[-size:]))
             if end is not None:
-                return self._token_ids[end : end + max_num_tokens]
+                return self._from(end, max_num_tokens)
         return []
+
+    def _from(self, end: int, max_num_tokens: int) -> list[int]:
+        """Return what followed; a match that is near goes on the same way, round and round."""
+        followed = self._token_ids[end : end + max_num_tokens]
+        return [followed[place % len(followed)] for place in range(max_num_tokens)]

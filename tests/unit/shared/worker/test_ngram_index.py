@@ -7,12 +7,19 @@ from slipstream.shared.worker.ngram import NgramIndex
 
 
 def search(token_ids: list[int], min_ngram: int, max_ngram: int, max_num_tokens: int) -> list[int]:
-    """Return what followed the longest suffix that occurred before, at its latest place."""
+    """
+    Return how it goes on if it does as behind the longest suffix that occurred before, the latest.
+
+    What is copied from there is copied again where it ends.
+    """
     for size in range(max_ngram, min_ngram - 1, -1):
         suffix = token_ids[-size:]
         for end in range(len(token_ids) - 1, size - 1, -1):
             if len(token_ids) >= size and token_ids[end - size : end] == suffix:
-                return token_ids[end : end + max_num_tokens]
+                said = list(token_ids)
+                for place in range(end, end + max_num_tokens):
+                    said.append(said[place])
+                return said[len(token_ids) :]
     return []
 
 
