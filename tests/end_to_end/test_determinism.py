@@ -6,10 +6,11 @@ values meets; the slow test takes the whole product.
 """
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.model]
 
 Request = dict[str, Any]  # Any: JSON
 
-_NUM_TOKENS = 64
+_NUM_TOKENS = 96
 _NUM_STRANGERS = 31  # with the request itself all seats
 # Longer than the 256 positions of which attention merges partial results.
 _PROMPT = "The wind is strong today, so ride behind me and rest a little while you can. " * 15
@@ -48,9 +49,18 @@ _CELLS: Values = {
     "speculation": ("off", "ngram"),
 }
 _STACKS: Values = {"format": ("int8", "int4"), "threads": ("1", "2"), "chunk": ("16", "512")}
-# 22 blocks of 32 tokens, of which the request needs 11.
+# 22 blocks of 32 tokens, of which the request needs 12.
 _TIGHT = ["--kv-memory", "8.3MiB", "--kv-format", "int8"]
-_NUM_PUSHING = 7  # each soon needs its second block; with chunks of 16 they come in one by one
+# One that stays holds four to seven of them. Few are left, so that those who come need more than
+# there is ten steps later, with chunks of 16 too: the request has not said much by then. Who waits
+# for a first block pushes nobody out, so several must be in before one needs its second.
+_STAYING = {"max_tokens": 100, "ignore_eos": True, "priority": 1, "route": "local"}
+_NUM_STAYING_TOKENS = 118
+_PUSHING = {"max_tokens": 26, "ignore_eos": True, "route": "local", "speculation": "off"}
+_NUM_PUSHING_TOKENS = 26
+_NUM_PUSHING = 7
+# Drafts are never late: else those that are wanted might not come.
+_VARIABLES = {"SLIPSTREAM_NUM_GRANTED_BLOCKS": "2", "SLIPSTREAM_DRAFT_BUDGET_MS": "100"}
 _NUM_TRIES = 5
 _COMPARED = ("token_ids", "text", "finish_reason", "logprobs")
 
@@ -84,17 +94,38 @@ async def _among_strangers(asking: client.Client, request: Request, rng: random.
 
 
 async def _pushed_out(asking: client.Client, request: Request, rng: random.Random) -> Request:
-    """Let more important ones take all blocks as soon as it is there, and when it speaks."""
-    heard, waves = client.Stream(), list[list[asyncio.Task[client.Answer]]]()
-    async for message in asking.messages(request):
-        heard.messages.append(message)
-        is_undisturbed = all(task.done() for wave in waves for task in wave)
-        is_due = bool(heard.token_ids) if waves else True
-        if is_due and len(waves) < 2 and is_undisturbed:
-            wave = [_pushing(rng) for _ in range(_NUM_PUSHING)]
-            waves.append([asyncio.create_task(asking.ask(each)) for each in wave])
-    await _check_answered(list(itertools.chain.from_iterable(waves)))
+    """Let more important ones take all blocks as soon as it speaks, and again when it goes on."""
+    async with _staying(asking, rng):
+        heard, waves = client.Stream(), list[list[asyncio.Task[client.Answer]]]()
+        async for message in asking.messages(request):
+            heard.messages.append(message)
+            is_undisturbed = all(task.done() for wave in waves for task in wave)
+            if heard.token_ids and len(waves) < 2 and is_undisturbed:
+                wave = [_pushing(rng) for _ in range(_NUM_PUSHING)]
+                waves.append([asyncio.create_task(asking.ask(each)) for each in wave])
+        await _check_answered(list(itertools.chain.from_iterable(waves)))
     return _heard(heard)
+
+
+@contextlib.asynccontextmanager
+async def _staying(asking: client.Client, rng: random.Random) -> AsyncIterator[None]:
+    """Have one that nobody pushes out speak while a block runs."""
+    request = {**_STAYING, "prompt_token_ids": _any_token_ids(rng, _NUM_STAYING_TOKENS)}
+    messages = asking.messages(request)
+    async for message in messages:
+        if message["type"] == "token_frame":
+            break
+    rest = asyncio.create_task(_last(messages))
+    try:
+        yield
+    finally:
+        await asking.cancel(message["request_id"])
+        ending = await rest
+    assert "finished" == ending["type"], ending
+
+
+async def _last(messages: AsyncIterator[client.Answer]) -> client.Answer:
+    return [message async for message in messages][-1]
 
 
 async def _check_answered(company: Sequence[asyncio.Task[client.Answer]]) -> None:
@@ -127,13 +158,12 @@ def _stranger(rng: random.Random) -> Request:
 
 
 def _pushing(rng: random.Random) -> Request:
-    return {
-        "prompt_token_ids": [rng.randrange(1000, 40_000) for _ in range(rng.randrange(29, 32))],
-        # With chunks of 16 the last of them begins 14 steps after the first.
-        "max_tokens": rng.randrange(36, 44),
-        "ignore_eos": True,
-        "temperature": rng.choice((0, 1.2)),
-    }
+    token_ids = _any_token_ids(rng, _NUM_PUSHING_TOKENS)
+    return {**_PUSHING, "prompt_token_ids": token_ids, "temperature": rng.choice((0, 1.2))}
+
+
+def _any_token_ids(rng: random.Random, number: int) -> list[int]:
+    return [rng.randrange(1000, 40_000) for _ in range(number)]
 
 
 def _heard(stream: client.Stream) -> Request:
@@ -177,7 +207,7 @@ async def _check_same(
         rng = random.Random(number)
         running = start_stack(
             [*_TIGHT, "--format", case["format"], "--threads", case["threads"]],
-            {"SLIPSTREAM_TOKEN_BUDGET": case["chunk"], "SLIPSTREAM_NUM_GRANTED_BLOCKS": "2"},
+            {**_VARIABLES, "SLIPSTREAM_TOKEN_BUDGET": case["chunk"]},
         )
         async with client.connected(running.nats_url) as asking:
             for cell in cells:
