@@ -70,9 +70,10 @@ async def _say(asking: client.Client, cell: Row, rng: random.Random) -> list[Req
     salt = str(rng.random())
     path = {name: cell[name] for name in ("route", "speculation")}
     request = {**_COMMON, **_KINDS[cell["kind"]], **path, "cache_salt": salt}
-    if cell["company"] == "pushed out twice" and cell["speculation"] != "off":
-        # With more it says all of a text that repeats itself in sixteen steps.
-        request["num_speculative_tokens"] = 1
+    if cell["speculation"] != "off":
+        # So many in any case, paying or not. With more than one it would say all of a text that
+        # repeats itself in sixteen steps, before it can be pushed out.
+        request["num_speculative_tokens"] = 1 if cell["company"] == "pushed out twice" else 4
     said = [await _alone(asking, request, rng)] if cell["cache"] == "hit" else []
     said.append(await _COMPANIES[cell["company"]](asking, request, rng))
     return said
