@@ -97,7 +97,7 @@ class SpeculateBenchOptions:
 
     @property
     def stack(self) -> StackOptions:
-        """One decode worker that computes prompts itself, and a draft worker."""
+        """One decode worker, which computes prompts and looks drafts up itself."""
         return StackOptions(
             model=self.model,
             cache_dir=self.cache_dir,
@@ -105,6 +105,6 @@ class SpeculateBenchOptions:
             weight_format=self.weight_format,
             kv_format=self.kv_format,
             prefill=0,
-            draft=1,
+            draft=0,  # decode workers look n-grams up themselves
             threads=self.threads,
         )

@@ -10,7 +10,7 @@ from slipstream.shared.worker.step_cost import StepCost
 PromptT = TypeVar("PromptT")
 
 _EXPECTED_S = 60.0
-_BRIEF_PART = 0.5  # of the longest step
+_BRIEF_PART = 0.8  # of the longest step
 
 
 class Urgency:
