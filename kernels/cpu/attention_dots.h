@@ -37,7 +37,7 @@ inline void configure_attention_tiles(int num_queries) {
 // Scores of some rows of queries with a block: out [2 halves, `half_stride` apart][rows][16].
 template <int kRows>
 SLIPSTREAM_APART void score_rows(const int8_t* q, int dim, const int8_t* keys, const int32_t* starts,
-                                  int32_t* out, int half_stride) {
+                                 int32_t* out, int half_stride) {
   BlockSums<kRows, 2> sums;
   sums.start(starts);
   for (int d = 0; d < dim; d += 4) {
@@ -54,7 +54,7 @@ SLIPSTREAM_APART void score_rows(const int8_t* q, int dim, const int8_t* keys, c
 // Weighted values of some rows over all blocks of a segment, 64 of the dimensions from d on.
 template <int kRows>
 SLIPSTREAM_APART void value_rows(const uint8_t* p, int64_t block_stride, int dim, int d,
-                                  const int8_t* const* values, int num_blocks, int32_t* out) {
+                                 const int8_t* const* values, int num_blocks, int32_t* out) {
   BlockSums<kRows, 4> sums;
   sums.clear();
   for (int b = 0; b < num_blocks; ++b) {

@@ -99,9 +99,9 @@ inline void stream_rows_of_tile(const Linear& linear, const QuantizedRows& x, in
   if (linear.num_outliers == 0) return;
   TileSums<kRows> high;
   stream_tile(high, w, kNumOutliers, x.high + first_row * kNumOutliers, kNumOutliers);
-  const I16 high_starts = shift_left<7>(I16::load(linear.outlier_sums + tile * 16));
+  const I16 high_excess = shift_left<7>(I16::load(linear.outlier_sums + tile * 16));
   high.give(0, [&](int row, I16 sum) {
-    sums[row] = sums[row] + shift_left<8>(sum - high_starts);
+    sums[row] = sums[row] + shift_left<8>(sum - high_excess);
   });
 }
 
@@ -136,7 +136,7 @@ inline void stream_all(const Linear& linear, const QuantizedRows& x, int num_row
 // `tile_bytes` apart.
 template <int kRows>
 SLIPSTREAM_APART void block_of_rows(const int8_t* weights, int64_t tile_bytes, int k, const int8_t* x,
-                                     int64_t ldx, const int32_t* starts, int32_t* out) {
+                                    int64_t ldx, const int32_t* starts, int32_t* out) {
   BlockSums<kRows, 2> sums;
   sums.start(starts);
   for (int i = 0; i < k; i += 4) {

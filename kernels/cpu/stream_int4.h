@@ -164,7 +164,7 @@ inline __m512i high_codes(__m512i line) { return low_codes(_mm512_srli_epi16(lin
 // A block of rows times a pair: out[row][32] = the totals of all groups.
 template <int kRows>
 SLIPSTREAM_APART void block_of_groups(const Int4Inputs& in, const uint8_t* pair, int num_groups,
-                                       int32_t* out) {
+                                      int32_t* out) {
   const int64_t tile_bytes = static_cast<int64_t>(num_groups) * kGroupBytes;
   Int4BlockSums<kRows> sums;
   sums.totals.clear();
@@ -192,7 +192,7 @@ SLIPSTREAM_APART void block_of_groups(const Int4Inputs& in, const uint8_t* pair,
 // The same of the outlier quads, where only some inputs have a high plane.
 template <int kRows>
 SLIPSTREAM_APART void block_of_outliers(const Int4Inputs& in, const Linear& linear, const uint8_t* pair,
-                                         int32_t* out) {
+                                        int32_t* out) {
   const int64_t tile_bytes = tile_bytes_i4(linear);
   Int4BlockSums<kRows> sums;
   sums.totals.clear();
