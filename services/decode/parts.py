@@ -34,12 +34,17 @@ class DecodeParts:
     host: WorkerHost
     token_bus: Bus
     grants: BlockGrants
-    draft_client: DraftClient | None
+    drafts: Drafts | None
     publisher: StreamPublisher
     jobs: DecodeJobs
     steps: DecodeSteps
     reporter: Reporter
     draining: Draining
+
+    @property
+    def draft_client(self) -> DraftClient | None:
+        """What asks draft workers, if that is where drafts come from."""
+        return self.drafts if isinstance(self.drafts, DraftClient) else None
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """Return what runs as long as the worker does; each ends only when it can't go on."""
@@ -98,8 +103,7 @@ async def open_parts(
         reporter.drain()
 
     draining = Draining(leave, lambda: jobs.num_held)
-    client = drafts if isinstance(drafts, DraftClient) else None
-    return DecodeParts(host, token_bus, grants, client, publisher, jobs, steps, reporter, draining)
+    return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter, draining)
 
 
 def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> Drafts | None:

@@ -220,6 +220,9 @@ class PrefillJobs:
             raise _translated(sequence.error)
         if sequence.is_cancelled:
             raise JobEndedError("cancelled", "the request was cancelled")
+        # The last steps may have ended while an earlier commit waited for its answer; whoever takes
+        # the sequence over believes that all whole blocks are committed.
+        await self._commit(sequence)
 
     def _reason_to_end(self, sequence: PrefillSequence, deadline: Deadline) -> Exception | None:
         if deadline.is_over:

@@ -69,7 +69,7 @@ def _of_decode(parts: Any) -> Holdings:  # Any: as above
         "preempted": steps._preempted,
         "releasing": steps._num_releasing,
         "blocks": parts.grants._blocks + parts.grants._returned,
-        "drafts": parts.drafts._num_told,
+        "drafts": parts.draft_client._num_told if parts.draft_client else parts.drafts._indexes,
         "streams": publisher._running,
         "misses": publisher._misses,
         "sent": publisher._last_sent,

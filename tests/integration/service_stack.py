@@ -95,6 +95,8 @@ class ServiceStack:
             options["arena_dir"] = self._directory / host
         if role == "kv":
             options["num_blocks"] = NUM_BLOCKS
+        if role == "decode" and self.living("draft"):
+            options["draft_place"] = "draft"
         options |= self._settings.get("every", {}) | self._settings.get(role, {})
         worker_id = new_worker_id(role)
         bus = await NatsBus.connect(self._nats_url, worker_id)

@@ -11,6 +11,7 @@ import pytest
 from slipstream.shared.bus.subjects import EVENT
 from slipstream.shared.config import FakeEngineConfig
 from slipstream.shared.ids import HostId
+from slipstream.shared.kv.layout import BLOCK_SIZE
 from slipstream.shared.messages.generate import Completion
 from slipstream.shared.scheduling.prefix_map import PrefixMap
 
@@ -60,13 +61,27 @@ async def stack(nats_server: Any, tmp_path: Path) -> AsyncIterator[ServiceStack]
     await made.stop()
 
 
+@pytest.mark.parametrize("token_budget", [200, 300])
+async def test_all_of_a_prompt_is_found_again_that_was_computed_in_quick_steps(
+    stack: ServiceStack, client: Client, token_budget: int
+) -> None:
+    """The last steps end while the commit of one before waits for its answer."""
+    stack._settings["prefill"] = {"token_budget": token_budget}
+    await stack.start("scheduler", "kv", "prefill", "decode")
+    await ask(client, prompt_of(1))
+    (kv,) = stack.living("kv")
+
+    await until(lambda: len(held_by(kv)) >= len(prompt_of(1)) // BLOCK_SIZE)
+
+
 async def test_a_known_prompt_stays_on_the_decode_worker_and_a_new_one_does_not(
     stack: ServiceStack, client: Client
 ) -> None:
     await stack.start("scheduler", "kv", "prefill", "decode")
     first = await ask(client, prompt_of(1))
     (kv,) = stack.living("kv")
-    await until(lambda: held_by(kv) and is_as_it_is(stack, kv))
+    num_whole = len(prompt_of(1)) // BLOCK_SIZE
+    await until(lambda: len(held_by(kv)) >= num_whole and is_as_it_is(stack, kv))
     again = await ask(client, prompt_of(1))
     other = await ask(client, prompt_of(2))
     salted = await ask(client, prompt_of(1), cache_salt="mine")

@@ -27,6 +27,7 @@ def _fields(tokenizer: Tokenizer) -> dict[str, Any]:  # Any: fields have several
         "ignore_eos": True,
         "temperature": 2,
         "speculation_mode": "rejection",
+        "num_speculative_tokens": 4,  # paying or not
     }
 
 
@@ -71,11 +72,11 @@ async def test_a_greedy_request_says_the_same_in_both_modes(
     assert oracle(tokenizer.encode(LONG), 60) == list(answer.choices[0].token_ids)
 
 
-async def test_without_a_draft_worker_the_mode_changes_no_token(
+async def test_without_drafts_the_mode_changes_no_token(
     start: Start, client: Client, tokenizer: Tokenizer
 ) -> None:
     """Where nothing is proposed both draw with the same noise."""
-    await start("scheduler", "kv", "prefill", "decode")
+    await start(decode={"speculation": "off"})
     fields = {**_fields(tokenizer), "max_tokens": 40, "seed": 5}
     by_rejection = await client.ask(LONG, **fields)
     exact = await client.ask(LONG, **{**fields, "speculation_mode": "exact"})

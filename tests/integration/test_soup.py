@@ -59,7 +59,8 @@ class Kitchen:
         return {"kv": kv, "every": {"fake": costs}, "prefill": self.worker, "decode": decode}
 
 
-_TWO_WORKERS = ("scheduler", "kv", "draft", "prefill", "prefill", "decode", "decode")
+# Without a draft worker they look drafts up themselves.
+_TWO_WORKERS = ("scheduler", "kv", "prefill", "prefill", "decode", "decode")
 _KITCHENS = {
     # One request may want every block there is.
     "twelve blocks": Kitchen(

@@ -89,7 +89,8 @@ async def test_s216_usage_and_length_are_exact_when_every_draft_is_right(
     fake: client.Client, fake_tokenizer: Tokenizer, max_tokens: int
 ) -> None:
     """One forced token for ever is drafted perfectly."""
-    request = {"prompt": "aaaaaaaa", **recipes.forced(fake_tokenizer.encode("a").ids[0], 16)}
+    forced = recipes.forced(fake_tokenizer.encode("a").ids[0], 16)
+    request = {"prompt": "aaaaaaaa", **forced, "num_speculative_tokens": _NUM_DRAFTS}
 
     plain = await fake.ask({**request, "max_tokens": max_tokens})
     found = await fake.stream({**request, "max_tokens": max_tokens})

@@ -1,5 +1,7 @@
 """Urgent prompts have steps of their own, and nobody is left out for ever."""
 
+import pytest
+
 from slipstream.shared.scheduling.classes import CLASSES
 from slipstream.shared.worker.step_cost import StepCost
 from slipstream.shared.worker.urgency import PromptTurns, Urgency
@@ -45,8 +47,9 @@ def test_urgent_prompts_beside_others_are_expected_again_for_a_while() -> None:
     assert not urgency.is_expected(71.0)
 
 
-def test_turns_go_by_priority_and_are_half_as_long_while_urgent_prompts_are_expected() -> None:
+def test_turns_go_by_priority_and_are_shorter_while_urgent_prompts_are_expected() -> None:
     turns = PromptTurns(512, 0.1, StepCost())
+    brief_s = 0.1 * 0.8
     prompts = [(BATCH, 0), (INTERACTIVE, 1), (BATCH + 1, 2), (INTERACTIVE, 3)]
     by_priority = [(INTERACTIVE, 1), (INTERACTIVE, 3), (BATCH + 1, 2), (BATCH, 0)]
 
@@ -57,7 +60,7 @@ def test_turns_go_by_priority_and_are_half_as_long_while_urgent_prompts_are_expe
         return chosen, budget.time.seconds
 
     assert (prompts[:1], 0.1) == next_step(0.0, prompts[:1])
-    assert (by_priority[:2], 0.05) == next_step(1.0, prompts)
-    assert (by_priority, 0.05) == next_step(2.0, prompts)
-    assert (prompts[:1], 0.05) == next_step(60.0, prompts[:1])
+    assert (by_priority[:2], pytest.approx(brief_s)) == next_step(1.0, prompts)
+    assert (by_priority, pytest.approx(brief_s)) == next_step(2.0, prompts)
+    assert (prompts[:1], pytest.approx(brief_s)) == next_step(60.0, prompts[:1])
     assert (prompts[:1], 0.1) == next_step(62.0, prompts[:1])
