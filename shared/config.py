@@ -12,6 +12,7 @@ from slipstream.shared.kv.block_hash import NUM_BITS
 from slipstream.shared.messages.common import Route
 from slipstream.shared.scheduling.prompt_window import WINDOW_TOKENS
 from slipstream.shared.scheduling.queue import Policy
+from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM
 
 Engine = Literal["auto", "native", "torch", "fake"]
 WeightFormat = Literal["float32", "bf16", "int8", "int4"]
@@ -204,8 +205,8 @@ class DecodeConfig(WorkerConfig):
 class DraftConfig(ServiceConfig):
     """The draft worker (n-gram lookup)."""
 
-    min_ngram: int = 2
-    max_ngram: int = 4
+    min_ngram: int = MIN_NGRAM
+    max_ngram: int = MAX_NGRAM
     max_num_sequences: int = 4096
 
     def __post_init__(self) -> None:

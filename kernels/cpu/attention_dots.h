@@ -72,16 +72,12 @@ SLIPSTREAM_APART void value_rows(const uint8_t* p, int64_t block_stride, int dim
 
 #endif
 
-// Where the sums of each row of queries begin: see `start_of`.
-inline void find_starts([[maybe_unused]] const int8_t* q, int num_rows, [[maybe_unused]] int dim,
-                        int32_t* starts) {
-  for (int row = 0; row < num_rows; ++row) {
+// Where the sums of each row of queries begin: see `start_of`. Only the AVX-512 level looks at them.
+inline void find_starts([[maybe_unused]] const int8_t* q, [[maybe_unused]] int num_rows,
+                        [[maybe_unused]] int dim, [[maybe_unused]] int32_t* starts) {
 #if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
-    starts[row] = start_of(q + row * dim, dim);
-#else
-    starts[row] = 0;
+  for (int row = 0; row < num_rows; ++row) starts[row] = start_of(q + row * dim, dim);
 #endif
-  }
 }
 
 // Scores of all planes of `num_queries` queries: q is [2][queries][dim], out [2 halves][2][queries][16].

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from slipstream.services.cli.text_table import right_aligned
 from slipstream.shared.measure.engine_steps import StepResult
 from slipstream.shared.measure.engines import EngineFormat
 from slipstream.shared.measure.estimate import Estimate, describe_machine
@@ -67,12 +68,7 @@ def name_of(row: Row) -> str:
 
 def roofline_table(rows: Sequence[Row]) -> str:
     """Return the rows for people."""
-    lines = [_COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
-        for line in lines
-    )
+    return right_aligned(_COLUMNS, [_cells(row) for row in rows])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from slipstream.services.cli.serve_bench_report import (
     load_name,
     warnings_of,
 )
+from slipstream.services.cli.text_table import right_aligned
 from slipstream.shared.measure.load.crossover import Crossing
 
 _LOAD = ("mode", "load")
@@ -27,7 +28,7 @@ def as_text(measured: Measured) -> str:
     parts = [_introduction(measured)]
     if measured.tries:
         parts.append(_tuning_table(measured))
-    parts.append(_table((*_LOAD, *_FIGURES), [(*_load(row), *_cells(row)) for row in rows]))
+    parts.append(right_aligned((*_LOAD, *_FIGURES), [(*_load(row), *_cells(row)) for row in rows]))
     for key, title in (("by_class", "class"), ("by_tenant", "tenant")):
         lines = [
             (*_load(row), name, *_cells(figures))
@@ -36,10 +37,12 @@ def as_text(measured: Measured) -> str:
             if len(row[key]) > 1
         ]
         if lines:
-            parts.append(_table((*_LOAD, title, *_FIGURES), lines))
+            parts.append(right_aligned((*_LOAD, title, *_FIGURES), lines))
     beside = [row for row in rows if row["in_process_throughput_tok_s"] is not None]
     if beside:
-        parts.append(_table((*_LOAD, *_ENGINE), [(*_load(row), *_beside(row)) for row in beside]))
+        parts.append(
+            right_aligned((*_LOAD, *_ENGINE), [(*_load(row), *_beside(row)) for row in beside])
+        )
     names = [mode.name for mode in measured.modes]
     parts += ["\n".join(_sentence(each, names) for each in crossings_of(measured))]
     parts.append(_client_line(rows))
@@ -91,7 +94,7 @@ def _tuning_table(measured: Measured) -> str:
         )
         for each in measured.tries
     ]
-    return _table(columns, lines)
+    return right_aligned(columns, lines)
 
 
 def _load(row: Row) -> tuple[str, str]:
@@ -153,12 +156,3 @@ def _time(found: Row | None, name: str) -> str:
 
 def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
-
-
-def _table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    whole = [columns, *lines]
-    widths = [max(len(line[column]) for line in whole) for column in range(len(columns))]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in whole
-    )

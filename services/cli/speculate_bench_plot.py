@@ -15,8 +15,7 @@ _LEAST = 0.97  # below it speculation would cost
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Draw the rows into a file, whose ending names its format."""
     check_plotting()
-    # Imported here: it is an extra, and slow to load.
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - it is an extra, and slow to load
 
     drafts = list(dict.fromkeys(row["draft"] for row in rows))
     temperatures = list(dict.fromkeys(row["temperature"] for row in rows))

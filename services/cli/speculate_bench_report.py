@@ -5,6 +5,7 @@ from typing import Any
 
 from slipstream.services.cli.speculate_bench import CellResult
 from slipstream.services.cli.speculate_bench_options import SpeculateBenchOptions
+from slipstream.services.cli.text_table import right_aligned
 from slipstream.shared.measure.estimate import describe_machine
 from slipstream.shared.measure.speculation import predicted_speedup, total
 
@@ -45,12 +46,7 @@ def _share(part: int, whole: int) -> float | None:
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows for people."""
-    lines = [_COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return right_aligned(_COLUMNS, [_cells(row) for row in rows])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def plan(
 
     Running streams always have their row; prompts share what the budget leaves.
     """
-    decoding = [sequence for sequence in ready if sequence.num_pending_tokens == 1]
+    decoding = [sequence for sequence in ready if sequence.is_decoding]
     prompts = [sequence for sequence in ready if sequence.num_pending_tokens > 1]
     parts = [_decode_part(each, proposals.get(each.attempt, ()), block_size) for each in decoding]
     left = budget(shape_of(parts)[0]) if prompts else None
@@ -95,7 +95,7 @@ def max_num_drafts(sequence: DecodeSequence, limit: int) -> int:
 def apply(part: Part) -> None:
     """Take the sampled tokens over: KV is valid up to the last accepted draft, never beyond."""
     sequence = part.sequence
-    is_decode = sequence.num_pending_tokens == 1
+    is_decode = sequence.is_decoding
     if not is_decode or sequence.num_computed_tokens < len(sequence.job.prompt_token_ids):
         sequence.num_chunks += 1
     sequence.prompt_logprobs += part.prompt_logprobs

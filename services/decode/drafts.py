@@ -179,7 +179,7 @@ class DraftClient:
 
     def _wants(self, sequences: Sequence[DecodeSequence]) -> list[DraftWant]:
         """Ask for as much as should pay, the way there and back counted."""
-        streams = [each for each in sequences if each.num_pending_tokens == 1]
+        streams = [each for each in sequences if each.is_decoding]
         offers = [
             (each, num_tokens)
             for each in streams

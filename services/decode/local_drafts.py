@@ -38,7 +38,7 @@ class LocalDrafts:
 
     async def propose(self, sequences: Sequence[DecodeSequence]) -> Proposals:
         """Return what the next step should verify."""
-        streams = [each for each in sequences if each.num_pending_tokens == 1]
+        streams = [each for each in sequences if each.is_decoding]
         found = [(each, tokens) for each in streams if (tokens := self._look_up(each))]
         lengths = self._policy.lengths([(each, len(tokens)) for each, tokens in found], streams)
         self._unverified = {

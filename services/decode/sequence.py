@@ -95,6 +95,11 @@ class DecodeSequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
+    def is_decoding(self) -> bool:
+        """All but the last token have KV: it is no prompt any more."""
+        return self.num_pending_tokens == 1
+
+    @property
     def num_reserved_blocks(self) -> int:
         """Blocks that its prompt has been promised and that come with the commits."""
         return self.leased.num_reserved if self.leased is not None else 0

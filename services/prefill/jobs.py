@@ -200,11 +200,15 @@ class PrefillJobs:
     async def _compute(self, sequence: PrefillSequence, deadline: Deadline) -> None:
         """Wait until what was not cached is computed and committed, block by block."""
         self._steps.add(sequence)
-        while not sequence.is_retired:
+        is_retired = False
+        while not is_retired:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await sequence.progress.wait()
             sequence.progress.clear()
+            # As of now: what steps compute while the commit below waits needs another one. Whoever
+            # takes the sequence over believes that all whole blocks are committed.
+            is_retired = sequence.is_retired
             if not sequence.is_done:
                 sequence.error = self._reason_to_end(sequence, deadline)
             num_left = len(sequence.token_ids) - sequence.num_computed_tokens
@@ -220,9 +224,6 @@ class PrefillJobs:
             raise _translated(sequence.error)
         if sequence.is_cancelled:
             raise JobEndedError("cancelled", "the request was cancelled")
-        # The last steps may have ended while an earlier commit waited for its answer; whoever takes
-        # the sequence over believes that all whole blocks are committed.
-        await self._commit(sequence)
 
     def _reason_to_end(self, sequence: PrefillSequence, deadline: Deadline) -> Exception | None:
         if deadline.is_over:

@@ -78,7 +78,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     num_prompt_tokens: int
     num_output_tokens: int
     num_cached_tokens: int = 0
-    num_drafted_tokens: int = 0  # proposed by the draft worker
+    num_drafted_tokens: int = 0  # that steps took in to verify
     num_tested_tokens: int = 0  # drafts that the target looked at
     num_accepted_tokens: int = 0
     num_steps: int = 0  # decode steps the sequence took part in

@@ -1,10 +1,7 @@
 """`slipstream bench serve` on the fake engine: its figures are those of the answers that came."""
 
-import asyncio
 import json
-import os
 import re
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,37 +13,25 @@ from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.measure.load.summary import percentile
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of
 from slipstream.shared.messages.generate import Finished
+from tests.integration.bench_command import run_bench
 from tests.integration.conftest import Start
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
-_SLIPSTREAM = (sys.executable, "-P", "-m", "slipstream.services.cli.main")
 _FAKE = ("--engine", "fake", "--test-mode", "--model", "fake", "--kv-memory", "64MiB")
 _SHORT = ("--seconds", "2", "--warmup", "0", "--rounds", "1", "--prompt", "40", "--output", "10")
-_COMMAND_S = 90.0
 
 
 async def _bench(tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:  # Any: JSON
     """Run the benchmark; return what --json holds, and what was printed."""
-    foreign = ("SLIPSTREAM_", "OTEL_")
-    environment = {name: each for name, each in os.environ.items() if not name.startswith(foreign)}
-    environment |= {"SLIPSTREAM_CACHE_DIR": str(tmp_path / "cache")}
     path = tmp_path / "serve.json"
-    process = await asyncio.create_subprocess_exec(
-        *(*_SLIPSTREAM, "bench", "serve", *_FAKE, *_SHORT, *options, "--json", str(path)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
+    status, printed, said = await run_bench(
+        *("serve", *_FAKE, *_SHORT, *options, "--json", str(path)),
+        variables={"SLIPSTREAM_CACHE_DIR": str(tmp_path / "cache")},
     )
-    try:
-        async with asyncio.timeout(_COMMAND_S):
-            printed, said = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert 0 == process.returncode, said.decode()
+    assert 0 == status, said
     found: dict[str, Any] = json.loads(path.read_bytes())
-    return found, printed.decode()
+    return found, printed
 
 
 @pytest.fixture

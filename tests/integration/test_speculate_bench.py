@@ -1,9 +1,6 @@
 """`slipstream bench speculate` on the fake engine, and on a stack that answers wrongly."""
 
-import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +8,20 @@ import pytest
 
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.messages.generate import GenerateRequest
+from tests.integration.bench_command import run_bench
 from tests.integration.conftest import Start
 from tests.unit.cli.speculating_stack import NUM_TOKENS, SpeculatingStack, counting
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
-_COMMAND = (sys.executable, "-P", "-m", "slipstream.services.cli.main", "bench", "speculate")
-_COMMAND_S = 90.0
-
-
-async def _bench(*options: str) -> tuple[int | None, str, str]:
-    """Run the benchmark; return its status and what it said."""
-    foreign = ("SLIPSTREAM_", "OTEL_")
-    environment = {name: each for name, each in os.environ.items() if not name.startswith(foreign)}
-    process = await asyncio.create_subprocess_exec(
-        *(*_COMMAND, *options),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-    )
-    try:
-        async with asyncio.timeout(_COMMAND_S):
-            printed, said = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    return process.returncode, printed.decode(), said.decode()
-
 
 async def test_a_running_stack_is_measured_cell_by_cell(
     start: Start, nats_server: Any, tmp_path: Path
 ) -> None:
-    await start("scheduler", "kv", "draft", "decode")
+    await start("scheduler", "kv", "decode")
     path = tmp_path / "speculate.json"
-    status, printed, said = await _bench(
+    status, printed, said = await run_bench(
+        "speculate",
         *("--url", nats_server.url, "--sets", "chat,copy_edit", "--prompts", "3"),
         *("--batch", "1,2", "--output", "40", "--max-pairs", "2"),
         *("--json", str(path), "--plot", str(tmp_path / "speculate.png")),
@@ -77,7 +54,8 @@ async def test_a_token_that_speculation_changes_fails_the_command(plain_nats_ser
 
     bus = await NatsBus.connect(plain_nats_server.url, "stand-in")
     await SpeculatingStack(changed, bus=bus).start()
-    status, printed, said = await _bench(
+    status, printed, said = await run_bench(
+        "speculate",
         *("--url", plain_nats_server.url, "--sets", "code", "--prompts", "2"),
         *("--batch", "1", "--temperature", "0", "--output", str(NUM_TOKENS)),
     )
