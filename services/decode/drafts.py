@@ -1,4 +1,4 @@
-"""The decode worker's side of drafting: ask, wait no longer than the budget, drop what is late."""
+"""Asks a draft worker for proposals, waits no longer than the budget, drops what is late."""
 
 import time
 from collections.abc import Sequence
