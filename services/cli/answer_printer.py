@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipstream.services.cli.client import Answer, AnswerStream, complete
 from slipstream.services.cli.prompt_options import PromptOptions
 from slipstream.shared.bus.bus import Bus
+from slipstream.shared.client.answers import Answer, AnswerStream, complete
 
 
 async def fetch(bus: Bus, prompt: str, ask: PromptOptions) -> Answer:

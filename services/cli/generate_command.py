@@ -14,7 +14,7 @@ from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import ConfigurationError, NoRespondersError
 
 if TYPE_CHECKING:
-    from slipstream.services.cli.client import Answer
+    from slipstream.shared.client.answers import Answer
 
 
 @with_options

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slipstream.services.cli import client
 from slipstream.services.cli.bench_hosts import HostPlan, Hosts, hosts_directory
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import DECODE
+from slipstream.shared.client import answers
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.lifecycle import read_status
@@ -84,7 +84,7 @@ class Desk:
             self.rng.randrange(_FIRST_TOKEN_ID, _END_TOKEN_ID) for _ in range(num_tokens)
         )
 
-    async def ask(self, prompt: PackedInts, route: Route = "auto") -> client.Answer:
+    async def ask(self, prompt: PackedInts, route: Route = "auto") -> answers.Answer:
         """Ask for a few tokens. Raises RequestFailedError."""
         request = GenerateRequest(
             prompt_token_ids=prompt,
@@ -94,7 +94,7 @@ class Desk:
             route=route,
             speculation="off",
         )
-        answer = await client.complete(self.bus, request, timeout_s=_ANSWER_S)
+        answer = await answers.complete(self.bus, request, timeout_s=_ANSWER_S)
         await asyncio.sleep(_IDLE_S)
         return answer
 

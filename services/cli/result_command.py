@@ -43,7 +43,7 @@ def result(
 
 
 async def _fetched(nats_url: str, key: str, wait_s: float) -> "Completion | None":
-    from slipstream.services.cli import submission_client  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.client import submissions  # noqa: PLC0415 - keeps --help quick
 
     async with connected(nats_url, "result") as bus:
-        return await submission_client.fetch(bus.durable(), key, wait_s)
+        return await submissions.fetch(bus.durable(), key, wait_s)

@@ -15,10 +15,10 @@ from slipstream.services.cli.up_command import metrics_lines
 from slipstream.shared.errors import SlipstreamError
 
 if TYPE_CHECKING:
-    from slipstream.services.cli.client import Answer
     from slipstream.services.cli.interruption import Interruption
     from slipstream.services.cli.running_stack import RunningStack
     from slipstream.services.cli.stack import StackSettings
+    from slipstream.shared.client.answers import Answer
     from slipstream.shared.telemetry.receiver import TraceReceiver
 
 _ROOT_S = 3.0  # what the root's span may take to arrive

@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slipstream.services.cli.client import Answer
 from slipstream.services.cli.speculate_bench_client import ask_together, check_tokens, decode_ms
 from slipstream.services.cli.speculate_bench_plan import OFF, Cell, SpeculatePlan, waves
 from slipstream.services.cli.speculate_bench_probe import StepProbe
 from slipstream.shared.bus.bus import Bus
+from slipstream.shared.client.answers import Answer
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.measure.estimate import Estimate
 from slipstream.shared.measure.loops import is_looping

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from slipstream.services.cli.client import Answer, complete
 from slipstream.shared.bus.bus import Bus
+from slipstream.shared.client.answers import Answer, complete
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.messages.generate import GenerateRequest
 

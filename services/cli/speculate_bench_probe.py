@@ -3,10 +3,10 @@
 import statistics
 from collections.abc import Sequence
 
-from slipstream.services.cli.client import Answer
 from slipstream.services.cli.speculate_bench_client import ask_together, check_tokens, decode_ms
 from slipstream.services.cli.speculate_bench_plan import OFF, Cell
 from slipstream.shared.bus.bus import Bus
+from slipstream.shared.client.answers import Answer
 from slipstream.shared.measure.pairs import is_first_first
 from slipstream.shared.measure.speculation import Drafting, StepRatios, ratio_with_drafts, total
 from slipstream.shared.messages.generate import GenerateRequest

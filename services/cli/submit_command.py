@@ -43,12 +43,12 @@ def submit(
 
 
 async def _key(nats_url: str, request: GenerateRequest) -> str:
-    from slipstream.services.cli import submission_client  # noqa: PLC0415 - keeps --help quick
     from slipstream.shared.bus.durable import StorageError  # noqa: PLC0415 - as above
+    from slipstream.shared.client import submissions  # noqa: PLC0415 - keeps --help quick
 
     try:
         async with connected(nats_url, "submit") as bus:
-            return await submission_client.submit(bus.durable(), request)
+            return await submissions.submit(bus.durable(), request)
     except StorageError as error:
         raise StorageError(
             f"{error} at {nats_url}; submissions are stored once a scheduler has run there"

@@ -17,12 +17,12 @@ from typing import NoReturn
 
 import pytest
 
-from slipstream.services.cli.client import Answer, complete
 from slipstream.services.cli.prompt_options import PromptOptions
 from slipstream.services.cli.settings import SETTINGS, variable_of
 from slipstream.services.cli.sizes import parse_size
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import PREFIX, TOPICS
+from slipstream.shared.client.answers import Answer, complete
 from slipstream.shared.config import DEFAULT_MODEL
 from slipstream.shared.model.store import default_cache_dir
 

@@ -14,7 +14,6 @@ import pytest
 
 from slipstream.services.cli import roles
 from slipstream.services.cli.answer_printer import as_json, summary
-from slipstream.services.cli.client import Answer
 from slipstream.services.cli.commands import run_app
 from slipstream.services.cli.health_command import find_problem
 from slipstream.services.cli.main import run_command
@@ -23,6 +22,7 @@ from slipstream.services.cli.roles import ROLE_COMMANDS
 from slipstream.services.cli.settings import PARENT, SETTINGS, build, variable_of
 from slipstream.services.cli.trace_settings import forwarding_endpoint, tracing_to
 from slipstream.services.cli.up_command import describe
+from slipstream.shared.client.answers import Answer
 from slipstream.shared.config import DecodeConfig, KvConfig, SchedulerConfig, ServiceConfig
 from slipstream.shared.ids import RequestId
 from slipstream.shared.lifecycle import Status

@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from slipstream.services.cli.stream_assembler import StreamAssembler
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME
+from slipstream.shared.client.stream_assembler import StreamAssembler
 from slipstream.shared.errors import (
     DeadlineExceededError,
     NoRespondersError,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.services.cli.stream_assembler import StreamAssembler
+from slipstream.shared.client.stream_assembler import StreamAssembler
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.common import Timings, Usage
 from slipstream.shared.messages.generate import Finished, TokenFrame

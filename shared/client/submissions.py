@@ -4,9 +4,9 @@ import asyncio
 import secrets
 import time
 
-from slipstream.services.cli.client import RequestFailedError
 from slipstream.shared.bus.durable import BODY_DIGEST, MESSAGE_ID, Durable, StorageError
 from slipstream.shared.bus.subjects import SUBMIT
+from slipstream.shared.client.answers import RequestFailedError
 from slipstream.shared.errors import InvalidRequestError, ProtocolError
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
 from slipstream.shared.messages.common import Failed

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from slipstream.services.cli.client import (
+from slipstream.shared.bus.bus import Incoming
+from slipstream.shared.bus.memory_bus import MemoryBroker, MemoryBus
+from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME
+from slipstream.shared.client.answers import (
     AnswerStream,
     IncompleteStreamError,
     RequestFailedError,
     complete,
 )
-from slipstream.shared.bus.bus import Incoming
-from slipstream.shared.bus.memory_bus import MemoryBroker, MemoryBus
-from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME
 from slipstream.shared.errors import DeadlineExceededError, NoRespondersError
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import decode_request, decoder_of, encode
@@ -191,7 +191,7 @@ async def test_the_deadline_ends_every_wait_and_the_request() -> None:
 
 async def test_what_can_not_be_had_any_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ending is there, the holder has forgotten the tokens: better an error than a hang."""
-    monkeypatch.setattr("slipstream.services.cli.client._RESUME_PAUSE_S", 0.0)
+    monkeypatch.setattr("slipstream.shared.client.answers._RESUME_PAUSE_S", 0.0)
     service = Service([ACCEPTED, frame(0), FINISHED], [FINISHED], [FINISHED], [FINISHED])
     stream = AnswerStream(await service.start(), REQUEST, timeout_s=5)
 

@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
-from slipstream.services.cli import submission_client
-from slipstream.services.cli.client import RequestFailedError
 from slipstream.services.cli.prompt_options import RequestOptions
-from slipstream.services.cli.submission_client import fetch, submit
 from slipstream.shared.bus.durable import BODY_DIGEST, MESSAGE_ID, StorageError
 from slipstream.shared.bus.memory_durable import MemoryDurable
+from slipstream.shared.client import submissions
+from slipstream.shared.client.answers import RequestFailedError
+from slipstream.shared.client.submissions import fetch, submit
 from slipstream.shared.errors import InvalidRequestError, ProtocolError
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import decode_request, encode
@@ -32,8 +32,8 @@ ANSWER = Completion(
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission_client, "_REST_S", 0.01)
-    monkeypatch.setattr(submission_client, "_LOOK_S", 0.01)
+    monkeypatch.setattr(submissions, "_REST_S", 0.01)
+    monkeypatch.setattr(submissions, "_LOOK_S", 0.01)
 
 
 @pytest.fixture
