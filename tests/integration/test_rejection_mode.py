@@ -36,7 +36,8 @@ async def test_drafts_are_taken_and_replaced_and_the_kv_of_all_is_right(
     start: Start, client: Client, tokenizer: Tokenizer, route: str
 ) -> None:
     """A rejected token's KV, and that of the drafts behind it, is overwritten."""
-    stack = await start()
+    # Time enough for every proposal: all services share this process's loop.
+    stack = await start(decode={"draft_budget_ms": 500.0})
     answer = await client.ask(LONG, route=route, seed=3, **_fields(tokenizer))
 
     assert isinstance(answer, Completion)
