@@ -205,7 +205,8 @@ class DecodeConfig(WorkerConfig):
 class DraftConfig(ServiceConfig):
     """The draft worker (n-gram lookup)."""
 
-    min_ngram: int = MIN_NGRAM
+    # One that asks can't tell what was found behind a single token, which is seldom right.
+    min_ngram: int = MIN_NGRAM + 1
     max_ngram: int = MAX_NGRAM
     max_num_sequences: int = 4096
 

@@ -1,11 +1,15 @@
 """How many draft tokens each sequence of a step verifies: as many as pay. Pure."""
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
 _KEPT = 0.95  # of what was seen, for each token that is tested since
 _PRIOR_TOKENS = 3.0  # that the prior counts for
+_FIRST_PRIOR = 0.5
+# Proposals are told apart by how many tokens before them agree: up to so many, or more.
+_MATCHES = (1, 2, 4, 8)
 
 
 class Acceptance:
@@ -26,6 +30,36 @@ class Acceptance:
         kept = self._kept**num_tested
         self._num_tested = kept * self._num_tested + num_tested
         self._num_accepted = kept * self._num_accepted + num_accepted
+
+
+class Acceptances:
+    """
+    One for all proposals, and one each for those behind short and long matches.
+
+    What followed where a single token agrees is right one time in five, behind nine tokens nine
+    times in ten: a short match is worth a try of one token, a long one many.
+    """
+
+    def __init__(self, kept: float = _KEPT, like: "Acceptances | None" = None) -> None:
+        self._of_all = Acceptance(like.rate if like else _FIRST_PRIOR, kept)
+        self._by_match = [
+            Acceptance(like.behind(num) if like else _FIRST_PRIOR, kept)
+            for num in (*_MATCHES, _MATCHES[-1] + 1)
+        ]
+
+    @property
+    def rate(self) -> float:
+        """That of all proposals."""
+        return self._of_all.rate
+
+    def behind(self, num_matched: int) -> float:
+        """Return the rate behind matches of about so many tokens."""
+        return self._by_match[bisect_left(_MATCHES, num_matched)].rate
+
+    def saw(self, num_matched: int, num_tested: int, num_accepted: int) -> None:
+        """Take in a proposal behind so many tokens."""
+        self._of_all.saw(num_tested, num_accepted)
+        self._by_match[bisect_left(_MATCHES, num_matched)].saw(num_tested, num_accepted)
 
 
 class Candidate(NamedTuple):

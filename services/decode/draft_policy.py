@@ -1,18 +1,24 @@
 """What drafting has brought and cost so far, and so how much of it the next step takes on."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from slipstream.services.decode.batch import Part, max_num_drafts
-from slipstream.services.decode.draft_lengths import Acceptance, Candidate, worthwhile
+from slipstream.services.decode.draft_lengths import Acceptances, Candidate, worthwhile
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.verify_cost import Shape, VerifyCost
+from slipstream.shared.worker.report_book import Attempt
 
-_FIRST_PRIOR = 0.5
 _KEPT_OF_ALL = 0.998  # for each token tested, of what newcomers are expected to accept
 _PROBE_STEPS = 64
 
-# A sequence and the most draft tokens that there are, or could be, for it.
-Offer = tuple[DecodeSequence, int]
+
+class Offer(NamedTuple):
+    """The most draft tokens that there are, or could be, for a sequence."""
+
+    sequence: DecodeSequence
+    max_num_tokens: int
+    num_matched: int = 0  # tokens that agree with what the draft is copied from, where it is
 
 
 class DraftPolicy:
@@ -20,12 +26,13 @@ class DraftPolicy:
 
     def __init__(self, max_num_tokens: int) -> None:
         self._max_num_tokens = max_num_tokens
-        self._of_all = Acceptance(_FIRST_PRIOR, _KEPT_OF_ALL)
+        self._of_all = Acceptances(_KEPT_OF_ALL)
         self._cost = VerifyCost()
+        self._num_matched: dict[Attempt, int] = {}  # of what was offered for this step
 
     def begin(self, sequence: DecodeSequence) -> None:
         """Expect of a new sequence what others did."""
-        sequence.drafts.acceptance = Acceptance(self._of_all.rate)
+        sequence.drafts.acceptances = Acceptances(like=self._of_all)
 
     def max_num_tokens(self, sequence: DecodeSequence) -> int:
         """Return how many draft tokens are of any use to it."""
@@ -45,27 +52,33 @@ class DraftPolicy:
         then one that should not pay: else a bad stretch, or a cost that was taken for too high,
         would be the last that was seen.
         """
-        fixed = [num_tokens if _is_fixed(sequence) else 0 for sequence, num_tokens in offers]
+        self._num_matched = {each.sequence.attempt: each.num_matched for each in offers}
+        fixed = [each.max_num_tokens if _is_fixed(each.sequence) else 0 for each in offers]
         candidates = [
-            Candidate(_acceptance(sequence).rate, 0 if _is_fixed(sequence) else num_tokens)
-            for sequence, num_tokens in offers
+            Candidate(
+                _acceptances(each.sequence).behind(each.num_matched),
+                0 if _is_fixed(each.sequence) else each.max_num_tokens,
+            )
+            for each in offers
         ]
         num_context_tokens = sum(len(each.token_ids) for each in streams)
         step_s = self._cost.of_step(Shape(len(streams), sum(fixed), num_context_tokens))
         found = worthwhile(candidates, len(streams), step_s, self._cost.of_draft, ask_s)
         lengths = [one or other for one, other in zip(fixed, found, strict=True)]
-        for idx, (sequence, _) in enumerate(offers):
+        for idx, offer in enumerate(offers):
             if lengths[idx]:
                 continue
-            sequence.drafts.num_steps_unused += 1
-            if sequence.drafts.num_steps_unused % _PROBE_STEPS == 0:
+            drafts = offer.sequence.drafts
+            drafts.num_steps_unused += 1
+            if drafts.num_steps_unused % _PROBE_STEPS == 0:
                 lengths[idx] = 1
         return lengths
 
     def tested(self, sequence: DecodeSequence, num_tested: int, num_accepted: int) -> None:
         """Learn from draft tokens that met the target's own."""
-        _acceptance(sequence).saw(num_tested, num_accepted)
-        self._of_all.saw(num_tested, num_accepted)
+        num_matched = self._num_matched.get(sequence.attempt, 0)
+        _acceptances(sequence).saw(num_matched, num_tested, num_accepted)
+        self._of_all.saw(num_matched, num_tested, num_accepted)
 
     def stepped(self, parts: Sequence[Part], seconds: float) -> None:
         """Learn what was accepted and, of a step without prompts, how long it took."""
@@ -84,6 +97,6 @@ def _is_fixed(sequence: DecodeSequence) -> bool:
     return sequence.job.sampling.num_speculative_tokens is not None
 
 
-def _acceptance(sequence: DecodeSequence) -> Acceptance:
-    assert sequence.drafts.acceptance is not None, "begun before the first step"
-    return sequence.drafts.acceptance
+def _acceptances(sequence: DecodeSequence) -> Acceptances:
+    assert sequence.drafts.acceptances is not None, "begun before the first step"
+    return sequence.drafts.acceptances

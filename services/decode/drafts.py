@@ -7,7 +7,7 @@ import structlog
 
 from slipstream.services.decode.batch import Part
 from slipstream.services.decode.draft_lengths import Acceptance
-from slipstream.services.decode.draft_policy import DraftPolicy
+from slipstream.services.decode.draft_policy import DraftPolicy, Offer
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
@@ -181,7 +181,7 @@ class DraftClient:
         """Ask for as much as should pay, the way there and back counted."""
         streams = [each for each in sequences if each.is_decoding]
         offers = [
-            (each, num_tokens)
+            Offer(each, num_tokens)
             for each in streams
             if each.attempt in self._num_told and (num_tokens := self._policy.max_num_tokens(each))
         ]
@@ -189,8 +189,8 @@ class DraftClient:
         ask_s = self._ask_s / max(self._answered.rate, _LEAST_ANSWERED)
         lengths = self._policy.lengths(offers, streams, ask_s=ask_s)
         return [
-            self._want(each, length)
-            for (each, _), length in zip(offers, lengths, strict=True)
+            self._want(offer.sequence, length)
+            for offer, length in zip(offers, lengths, strict=True)
             if length
         ]
 

@@ -1,9 +1,9 @@
 """Prompt lookup within the decode worker: no message, and every guess is checked for nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from slipstream.services.decode.batch import Part, Proposals
-from slipstream.services.decode.draft_policy import DraftPolicy
+from slipstream.services.decode.draft_policy import DraftPolicy, Offer
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM, NgramIndex
 from slipstream.shared.worker.report_book import Attempt
@@ -39,18 +39,16 @@ class LocalDrafts:
     async def propose(self, sequences: Sequence[DecodeSequence]) -> Proposals:
         """Return what the next step should verify."""
         streams = [each for each in sequences if each.is_decoding]
-        found = [(each, tokens) for each in streams if (tokens := self._look_up(each))]
-        lengths = self._policy.lengths([(each, len(tokens)) for each, tokens in found], streams)
-        self._unverified = {
-            each.attempt: tokens[0]
-            for (each, tokens), length in zip(found, lengths, strict=True)
-            if not length
-        }
-        return {
-            each.attempt: tokens[:length]
-            for (each, tokens), length in zip(found, lengths, strict=True)
-            if length
-        }
+        found = [(offer, tokens) for each in streams for offer, tokens in self._look_up(each)]
+        lengths = self._policy.lengths([offer for offer, _ in found], streams)
+        proposals: dict[Attempt, list[int]] = {}
+        self._unverified = {}
+        for (offer, tokens), length in zip(found, lengths, strict=True):
+            if length:
+                proposals[offer.sequence.attempt] = tokens[:length]
+            else:
+                self._unverified[offer.sequence.attempt] = tokens[0]
+        return proposals
 
     def stepped(self, parts: Sequence[Part], seconds: float) -> None:
         """Learn from a step, whose results have been taken over."""
@@ -62,12 +60,17 @@ class LocalDrafts:
         self._unverified = {}
         self._policy.stepped(parts, seconds)
 
-    def _look_up(self, sequence: DecodeSequence) -> list[int]:
+    def _look_up(self, sequence: DecodeSequence) -> Iterator[tuple[Offer, list[int]]]:
+        """Yield what there is for a sequence, if anything."""
         index = self._indexes.get(sequence.attempt)
         if index is None:
-            return []
+            return
         first = index.num_tokens
         index.extend(sequence.token_ids[first : first + _MAX_NEW_TOKENS])
-        if index.num_tokens < len(sequence.token_ids):
-            return []
-        return index.propose(self._policy.max_num_tokens(sequence))
+        max_num_tokens = self._policy.max_num_tokens(sequence)
+        if index.num_tokens < len(sequence.token_ids) or max_num_tokens == 0:
+            return
+        match = index.find()
+        if match is not None:
+            tokens = index.continued(match, max_num_tokens)
+            yield Offer(sequence, max_num_tokens, match.num_matched), tokens

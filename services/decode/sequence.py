@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from slipstream.services.decode.draft_lengths import Acceptance
+from slipstream.services.decode.draft_lengths import Acceptances
 from slipstream.services.decode.stopping import Ending, StopChecker
 from slipstream.services.decode.stream import TokenLog
 from slipstream.shared.ids import LeaseId
@@ -31,7 +31,7 @@ class DraftCounts:
     num_accepted: int = 0
     num_steps: int = 0  # that verified a proposal
     num_steps_unused: int = 0  # there were drafts, which would not have paid
-    acceptance: Acceptance | None = None  # None where nobody drafts
+    acceptances: Acceptances | None = None  # None where nobody drafts
 
     def count(self, num_drafted: int, num_accepted: int) -> None:
         """Count one verified proposal."""

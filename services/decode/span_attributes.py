@@ -8,7 +8,7 @@ from slipstream.shared.telemetry import names
 def describe(sequence: DecodeSequence, timings: Timings | None) -> None:
     """Set the counts of a sequence, and its times if it was served."""
     usage = sequence.usage()
-    acceptance = sequence.drafts.acceptance
+    acceptances = sequence.drafts.acceptances
     tpot_ms = None if timings is None else timings.tpot_ms
     sequence.span.set_many(
         {
@@ -21,7 +21,7 @@ def describe(sequence: DecodeSequence, timings: Timings | None) -> None:
             names.NUM_DRAFT_PROPOSED: usage.num_drafted_tokens,
             names.NUM_DRAFT_TESTED: usage.num_tested_tokens,
             names.NUM_DRAFT_ACCEPTED: usage.num_accepted_tokens,
-            names.DRAFT_ACCEPTANCE: None if acceptance is None else acceptance.rate,
+            names.DRAFT_ACCEPTANCE: None if acceptances is None else acceptances.rate,
             names.NUM_STEPS_DRAFT_UNUSED: sequence.drafts.num_steps_unused,
             names.TIME_TO_FIRST_TOKEN_S: None if timings is None else timings.ttft_ms / 1000,
             names.TIME_PER_OUTPUT_TOKEN_S: None if tpot_ms is None else tpot_ms / 1000,

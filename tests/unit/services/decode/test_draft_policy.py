@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import Mock
 
-from slipstream.services.decode.draft_policy import DraftPolicy
+from slipstream.services.decode.draft_policy import DraftPolicy, Offer
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.span_attributes import describe
 from slipstream.shared.telemetry import names
@@ -20,7 +20,7 @@ def begun(policy: DraftPolicy, request: str = "r", **fields: Any) -> DecodeSeque
 
 
 def lengths(policy: DraftPolicy, *sequences: DecodeSequence) -> list[int]:
-    return policy.lengths([(each, 8) for each in sequences], sequences)
+    return policy.lengths([Offer(each, 8) for each in sequences], sequences)
 
 
 def test_who_accepts_more_is_drafted_further() -> None:
@@ -32,6 +32,18 @@ def test_who_accepts_more_is_drafted_further() -> None:
     of_good, of_poor = lengths(policy, good, poor)
     assert 8 == of_good
     assert of_poor <= 1
+
+
+def test_a_place_that_agrees_for_long_is_trusted_further() -> None:
+    policy = DraftPolicy(8)
+    sequence = begun(policy)
+    for num_matched, num_accepted in ((1, 0), (9, 200)):
+        policy.lengths([Offer(sequence, 8, num_matched)], [sequence])
+        policy.tested(sequence, 200, num_accepted)
+
+    assert [0] == policy.lengths([Offer(sequence, 8, 1)], [sequence])
+    assert [8] == policy.lengths([Offer(sequence, 8, 16)], [sequence])
+    assert [0] == policy.lengths([Offer(begun(policy, "newer"), 8, 1)], [sequence])
 
 
 def test_a_newcomer_is_expected_to_do_as_others_did() -> None:
@@ -61,7 +73,7 @@ def test_a_request_may_say_how_many() -> None:
         policy.tested(each, 2000, 0)
 
     assert 5 == policy.max_num_tokens(told)
-    assert [5, 0] == policy.lengths([(told, 5), (untold, 8)], [told, untold])
+    assert [5, 0] == policy.lengths([Offer(told, 5), Offer(untold, 8)], [told, untold])
 
 
 def test_the_span_says_why_nothing_was_drafted() -> None:
