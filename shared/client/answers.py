@@ -1,54 +1,32 @@
 """The client of a running stack: one request, its stream put together, its ending or an error."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from slipstream.shared.bus.bus import Bus, Incoming
-from slipstream.shared.bus.endpoint import call
-from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME
-from slipstream.shared.client.stream_assembler import StreamAssembler
-from slipstream.shared.errors import (
-    DeadlineExceededError,
-    NoRespondersError,
-    ProtocolError,
-    SlipstreamError,
+from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.subjects import GENERATE
+from slipstream.shared.client.mailbox import PrivateMailbox
+from slipstream.shared.client.request_stream import (
+    SILENCE_S,
+    IncompleteStreamError,
+    RequestFailedError,
+    RequestStream,
 )
+from slipstream.shared.client.stream_assembler import StreamAssembler
+from slipstream.shared.errors import ProtocolError
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
-from slipstream.shared.messages.common import Accepted, Failed, FinishReason, Route, Timings, Usage
-from slipstream.shared.messages.generate import (
-    Cancel,
-    Completion,
-    Finished,
-    GenerateRequest,
-    Resume,
-    TokenFrame,
-)
+from slipstream.shared.messages.common import Failed, FinishReason, Route, Timings, Usage
+from slipstream.shared.messages.generate import Completion, Finished, GenerateRequest, TokenFrame
 
-SILENCE_S = 2.0  # twice the interval of the keep-alive
-_RESUME_PAUSE_S = 0.5  # every frame after a gap shows the same gap: asking once is enough
-_MAX_NUM_FRUITLESS_RESUMES = 3  # once the ending is there
-_CANCEL_S = 1.0
-
-
-class RequestFailedError(SlipstreamError):
-    """The request ended with `Failed`."""
-
-    def __init__(self, failed: Failed) -> None:
-        self.failed = failed
-        self.code = failed.code
-        message = failed.message
-        if failed.retry_after_ms is not None:
-            message += f" (try again in {failed.retry_after_ms / 1000:g} s)"
-        super().__init__(message)
-
-
-class IncompleteStreamError(SlipstreamError):
-    """The ending came, but tokens before it can't be had any more."""
-
-    code = "incomplete_stream"
+__all__ = [
+    "SILENCE_S",
+    "Answer",
+    "AnswerStream",
+    "IncompleteStreamError",
+    "RequestFailedError",
+    "complete",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +58,7 @@ async def complete(bus: Bus, request: GenerateRequest, *, timeout_s: float) -> A
 
 
 class AnswerStream:
-    """One streamed request. `answer` is set when `pieces` has ended."""
+    """One streamed request for one choice. `answer` is set when `pieces` has ended."""
 
     def __init__(
         self,
@@ -90,18 +68,19 @@ class AnswerStream:
         timeout_s: float,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self.request_id: RequestId | None = None
         self.answer: Answer | None = None
-        self._bus = bus
-        self._request = request
-        self._timeout_s = timeout_s
-        self._silence_s = silence_s
-        self._inbox = bus.new_inbox()
-        self._arrived: asyncio.Queue[Incoming] = asyncio.Queue()
-        self._assembler = StreamAssembler()
-        self._ending: Finished | None = None
-        self._resumed_at_s = float("-inf")
-        self._num_fruitless_resumes = 0
+        self._stream = RequestStream(
+            bus,
+            request,
+            lambda: PrivateMailbox.open(bus),
+            timeout_s=timeout_s,
+            silence_s=silence_s,
+        )
+
+    @property
+    def request_id(self) -> RequestId | None:
+        """What the scheduler calls it; None until that is known."""
+        return self._stream.request_id
 
     async def pieces(self) -> AsyncIterator[str]:
         """
@@ -110,106 +89,20 @@ class AnswerStream:
         Raises RequestFailedError, NoRespondersError, DeadlineExceededError, IncompleteStreamError
         and MessageTooLargeError.
         """
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
-        subscription = await self._bus.subscribe(self._inbox, self._arrived.put)
+        await self._stream.open()
         try:
-            request = encode(self._request)
-            await self._bus.publish(GENERATE.subject(), request, reply=self._inbox)
-            while self.answer is None:
-                piece = await self._step(deadline_s)
-                if piece:
-                    yield piece
+            async for events in self._stream.batches():
+                for event in events:
+                    if isinstance(event, TokenFrame) and event.text:
+                        yield event.text
+                    elif isinstance(event, Finished):
+                        self.answer = _from_stream(self._stream.readers[0].assembler, event)
         finally:
-            await subscription.stop()
+            await self._stream.close()
 
     async def cancel(self) -> None:
         """End the request, as far as anybody listens. Returns in about a second at most."""
-        if self.request_id is None:
-            return
-        with contextlib.suppress(SlipstreamError):
-            await call(
-                self._bus,
-                CANCEL,
-                Cancel(request_id=self.request_id),
-                timeout_s=_CANCEL_S,
-                request_id=self.request_id,
-            )
-
-    async def _step(self, deadline_s: float) -> str:
-        """Wait for one message, or for silence, and return the text it adds."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= deadline_s:
-            await self.cancel()
-            raise DeadlineExceededError("ending of the stream", self._timeout_s)
-        try:
-            async with asyncio.timeout(min(self._silence_s, deadline_s - now_s)):
-                incoming = await self._arrived.get()
-        except TimeoutError:
-            await self._resume()
-            return ""
-        if incoming.is_no_responders:
-            if self.request_id is None:
-                raise NoRespondersError(GENERATE.subject())
-            # Our Resume met no scheduler: the silence rule asks again.
-            return ""
-        return await self._take(decoder_of(ClientAnswer).decode(incoming.payload))
-
-    async def _take(self, message: object) -> str:
-        match message:
-            case Accepted():
-                self.request_id = message.request_id
-            case TokenFrame():
-                return await self._take_frame(message)
-            case Finished():
-                self.request_id = message.request_id
-                self._ending = message
-                if not self._try_finish():
-                    await self._resume()
-            case Failed():
-                raise RequestFailedError(message)
-            case _:
-                raise ProtocolError(f"a stream holds no {type(message).__name__}")
-        return ""
-
-    async def _take_frame(self, frame: TokenFrame) -> str:
-        # The scheduler's Accepted travels on another connection and may come later.
-        self.request_id = frame.request_id
-        piece = self._assembler.take(frame)
-        if piece is None:
-            await self._resume()
-            return ""
-        if piece or frame.token_ids:
-            self._num_fruitless_resumes = 0
-        self._try_finish()
-        return piece
-
-    def _try_finish(self) -> bool:
-        """Set the answer when the ending and everything before it are there."""
-        if self._ending is None or not self._assembler.is_complete(self._ending):
-            return False
-        self.answer = _from_stream(self._assembler, self._ending)
-        return True
-
-    async def _resume(self) -> None:
-        """Ask for the stream from the first missing token on, unless that was just done."""
-        now_s = asyncio.get_running_loop().time()
-        if self.request_id is None or now_s - self._resumed_at_s < _RESUME_PAUSE_S:
-            return
-        if self._ending is not None:
-            if self._num_fruitless_resumes >= _MAX_NUM_FRUITLESS_RESUMES:
-                raise IncompleteStreamError(
-                    f"tokens from {self._assembler.next_index} on of {self._ending.num_tokens} "
-                    "did not arrive and can't be had any more; ask again with the same --seed"
-                )
-            self._num_fruitless_resumes += 1
-        self._resumed_at_s = now_s
-        message = Resume(
-            request_id=self.request_id,
-            reply=self._inbox,
-            from_index=self._assembler.next_index,
-        )
-        subject = RESUME.subject(request_id=self.request_id)
-        await self._bus.publish(subject, encode(message), reply=self._inbox)
+        await self._stream.cancel()
 
 
 def _from_stream(assembler: StreamAssembler, ending: Finished) -> Answer:

@@ -191,7 +191,7 @@ async def test_the_deadline_ends_every_wait_and_the_request() -> None:
 
 async def test_what_can_not_be_had_any_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ending is there, the holder has forgotten the tokens: better an error than a hang."""
-    monkeypatch.setattr("slipstream.shared.client.answers._RESUME_PAUSE_S", 0.0)
+    monkeypatch.setattr("slipstream.shared.client.request_stream._RESUME_PAUSE_S", 0.0)
     service = Service([ACCEPTED, frame(0), FINISHED], [FINISHED], [FINISHED], [FINISHED])
     stream = AnswerStream(await service.start(), REQUEST, timeout_s=5)
 
