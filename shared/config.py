@@ -147,6 +147,34 @@ class SchedulerConfig(ServiceConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatewayConfig(ServiceConfig):
+    """The HTTP gateway: what it takes from clients, and how long it waits for them."""
+
+    http_host: str = "127.0.0.1"
+    http_port: int = 8000  # 0: a free one
+    api_keys: Path | None = None  # a file of lines `KEY TENANT`; without keys anybody may ask
+    api_key_list: str = ""  # the same with commas between, for an environment that has no files
+    max_body_bytes: int = 4 * MIB
+    max_num_streams: int = 4096  # requests that are being answered
+    request_timeout_s: float = 3_660.0  # a little more than the longest deadline
+    body_timeout_s: float = 30.0  # what a client may take to send its request
+    stall_timeout_s: float = 30.0  # what a client may take to read a piece of its answer
+    lost_timeout_s: float = 30.0  # silence of the services after which a request is given up
+    stream_buffer_bytes: int = 256 * 1024  # that wait for a slow reader, of each stream
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("http_port", self.http_port, 0, _MAX_PORT)
+        _check_range("max_body_bytes", self.max_body_bytes, 1024, 2**30)
+        _check_range("max_num_streams", self.max_num_streams, 1, 1_000_000)
+        _check_range("request_timeout_s", self.request_timeout_s, 0.1, 86_400)
+        _check_range("body_timeout_s", self.body_timeout_s, 0.1, 3600)
+        _check_range("stall_timeout_s", self.stall_timeout_s, 0.1, 3600)
+        _check_range("lost_timeout_s", self.lost_timeout_s, 3, 3600)
+        _check_range("stream_buffer_bytes", self.stream_buffer_bytes, 1024, 2**30)
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerConfig(ServiceConfig):
     """A worker that maps the arena and runs the model."""
 

@@ -37,6 +37,7 @@ class Status(msgspec.Struct, frozen=True):
     state: State
     time_ns: int  # Unix time of the heartbeat
     metrics_url: str | None = None  # where its metrics are read
+    http_url: str | None = None  # where a gateway serves HTTP
 
 
 class Service(Protocol):
@@ -67,6 +68,10 @@ class ServiceProcess(Service, Protocol):
     def metrics_url(self) -> str | None:
         """Where its metrics are read; None where they aren't served, or not yet."""
 
+    @property
+    def http_url(self) -> str | None:
+        """Where it serves HTTP; None where it doesn't, or not yet."""
+
 
 class StatusFile:
     """A heartbeat that needs no network: health checks and the supervisor read it."""
@@ -77,13 +82,20 @@ class StatusFile:
         self._worker_id = worker_id
         self.state: State = "starting"
         self.metrics_url: str | None = None
+        self.http_url: str | None = None
 
     def write(self) -> None:
         """Replace the file in one step, so that a reader never sees half of it."""
         if self._path is None:
             return
         status = Status(
-            self._role, self._worker_id, os.getpid(), self.state, time.time_ns(), self.metrics_url
+            self._role,
+            self._worker_id,
+            os.getpid(),
+            self.state,
+            time.time_ns(),
+            self.metrics_url,
+            self.http_url,
         )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_suffix(f".{os.getpid()}")
@@ -182,6 +194,7 @@ async def _start_and_wait(service: ServiceProcess, status: StatusFile) -> None:
     await service.start()
     status.state = "ready"
     status.metrics_url = service.metrics_url
+    status.http_url = service.http_url
     status.write()
     log.info("service_ready")
     await service.wait()

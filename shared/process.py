@@ -38,6 +38,10 @@ class _Framed:
     def metrics_url(self) -> str | None:
         return self._metrics.url if self._metrics is not None else None
 
+    @property
+    def http_url(self) -> str | None:
+        return getattr(self._service, "http_url", None)
+
     async def start(self) -> None:
         config = self._config
         # First: a port that is taken is better known before a model is loaded.

@@ -6,6 +6,7 @@ from importlib import import_module
 from slipstream.shared.config import (
     DecodeConfig,
     DraftConfig,
+    GatewayConfig,
     KvConfig,
     PrefillConfig,
     SchedulerConfig,
@@ -28,6 +29,7 @@ ROLE_COMMANDS = (
     RoleCommand(
         "scheduler", "scheduler", SchedulerConfig, "Admit requests and place them on workers."
     ),
+    RoleCommand("gateway", "gateway", GatewayConfig, "Serve the OpenAI-compatible API over HTTP."),
     RoleCommand("kv", "kv_manager", KvConfig, "Own the KV blocks of this host."),
     RoleCommand("prefill", "prefill", PrefillConfig, "Compute the KV of prompts."),
     RoleCommand("decode", "decode", DecodeConfig, "Generate tokens and stream them."),

@@ -25,6 +25,7 @@ class RunningStack:
     nats_url: str
     run: RunDirectory
     metrics_urls: Mapping[str, str] = field(default_factory=dict)  # by the service's name
+    http_url: str | None = None  # of the gateway, where there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ async def running_stack(
                 start.settings, run, nats_url, start.environment, start.command_of
             )
             await supervisor.start(specs)
-            yield RunningStack(nats_url, run, _metrics_urls(run, [each.name for each in specs]))
+            metrics_urls = _metrics_urls(run, [each.name for each in specs])
+            yield RunningStack(nats_url, run, metrics_urls, _http_url(run))
 
 
 def _metrics_urls(run: RunDirectory, service_names: Iterable[str]) -> dict[str, str]:
@@ -69,6 +71,11 @@ def _metrics_urls(run: RunDirectory, service_names: Iterable[str]) -> dict[str, 
         for name, status in found.items()
         if status is not None and status.metrics_url is not None
     }
+
+
+def _http_url(run: RunDirectory) -> str | None:
+    status = read_status(run.status_file("gateway"))
+    return status.http_url if status is not None else None
 
 
 async def _check_reachable(nats_url: str) -> None:

@@ -20,12 +20,14 @@ from slipstream.shared.lifecycle import read_status
 from slipstream.shared.messages.common import Role, Route
 from slipstream.shared.scheduling.queue import Policy
 
-# Workers are given this long to finish what runs: less than the supervisor waits for them.
+# Workers, and the gateway, are given this long to finish what runs: less than the supervisor waits
+# for them.
 _WORKER_DRAIN_S = 2.0
 # By then the workers are gone, and nothing they could wait for will happen.
 _OTHER_DRAIN_S = 0.5
 
 _NUM_PORTS = 65536
+_YES_OR_NO = {None: None, True: "1", False: "0"}
 _WORKERS = 0
 _WHAT_WORKERS_NEED = 1
 
@@ -53,6 +55,7 @@ class StackSettings:
     log_level: str | None = None
     is_log_json: bool | None = None
     metrics_port: int | None = None  # of the first service; 0: a free one for each; None: none
+    http_port: int | None = None  # of the gateway; 0: a free one; None: there is none
 
     def __post_init__(self) -> None:
         if self.engine == "fake" and not self.is_test_mode:
@@ -70,7 +73,12 @@ class StackSettings:
     @property
     def num_services(self) -> int:
         """All processes but the NATS server."""
-        return 2 + self.num_prefill + self.num_decode + self.num_draft
+        return 2 + self.num_prefill + self.num_decode + self.num_draft + self.num_gateway
+
+    @property
+    def num_gateway(self) -> int:
+        """One, or none."""
+        return int(self.http_port is not None)
 
 
 CommandOf = Callable[[Role], tuple[str, ...]]
@@ -88,7 +96,7 @@ def plan_services(
     environment: Mapping[str, str],
     command_of: CommandOf = service_command,
 ) -> list[ChildSpec]:
-    """Return scheduler, KV manager and workers; `environment` is the supervisor's own."""
+    """Return scheduler, KV manager, workers and gateway; `environment` is the supervisor's own."""
     base = {**environment, **_shared_variables(settings, run, nats_url, environment)}
     roles: list[tuple[Role, int]] = [
         ("scheduler", 1),
@@ -96,6 +104,7 @@ def plan_services(
         ("prefill", settings.num_prefill),
         ("decode", settings.num_decode),
         ("draft", settings.num_draft),
+        ("gateway", settings.num_gateway),
     ]
     named: list[tuple[Role, str]] = [
         (role, f"{role}-{position + 1}" if count > 1 else role)
@@ -160,20 +169,20 @@ def _shared_variables(
     }
     if settings.num_draft and "SLIPSTREAM_DRAFT_PLACE" not in environment:
         variables["SLIPSTREAM_DRAFT_PLACE"] = "draft"
-    if settings.policy is not None:
-        variables["SLIPSTREAM_POLICY"] = settings.policy
-    if settings.kv_memory is not None:
-        variables["SLIPSTREAM_KV_MEMORY"] = settings.kv_memory
-    if settings.is_prefix_cache_on is not None:
-        variables["SLIPSTREAM_PREFIX_CACHE"] = "1" if settings.is_prefix_cache_on else "0"
-    if settings.eviction is not None:
-        variables["SLIPSTREAM_EVICTION"] = settings.eviction
-    if settings.block_hash_bits is not None:
-        variables["SLIPSTREAM_BLOCK_HASH_BITS"] = str(settings.block_hash_bits)
-    if settings.num_threads is not None:
-        variables["SLIPSTREAM_THREADS"] = str(settings.num_threads)
-    if settings.log_level is not None:
-        variables["SLIPSTREAM_LOG_LEVEL"] = settings.log_level
-    if settings.is_log_json is not None:
-        variables["SLIPSTREAM_LOG_JSON"] = "1" if settings.is_log_json else "0"
-    return variables
+    return variables | _optional_variables(settings)
+
+
+def _optional_variables(settings: StackSettings) -> dict[str, str]:
+    """Return what was asked for; the rest stays as the environment says."""
+    asked = {
+        "SLIPSTREAM_POLICY": settings.policy,
+        "SLIPSTREAM_KV_MEMORY": settings.kv_memory,
+        "SLIPSTREAM_PREFIX_CACHE": _YES_OR_NO[settings.is_prefix_cache_on],
+        "SLIPSTREAM_EVICTION": settings.eviction,
+        "SLIPSTREAM_BLOCK_HASH_BITS": settings.block_hash_bits,
+        "SLIPSTREAM_THREADS": settings.num_threads,
+        "SLIPSTREAM_HTTP_PORT": settings.http_port,
+        "SLIPSTREAM_LOG_LEVEL": settings.log_level,
+        "SLIPSTREAM_LOG_JSON": _YES_OR_NO[settings.is_log_json],
+    }
+    return {name: str(value) for name, value in asked.items() if value is not None}

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from slipstream.services.cli.stack import StackSettings
 
 DEFAULT_PORT = 4222
+DEFAULT_HTTP_PORT = 8000
 _BODY = '{"prompt": "The capital of France is"}'
 
 
@@ -32,6 +34,15 @@ def up(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the server it starts; 0: a free one.")
     ] = DEFAULT_PORT,
+    gateway: Annotated[
+        int, typer.Option(min=0, max=1, help="Gateways for HTTP: 1, or 0 for none.")
+    ] = 1,
+    http_port: Annotated[
+        int,
+        typer.Option(
+            envvar="SLIPSTREAM_HTTP_PORT", min=0, max=65535, help="Its port; 0: a free one."
+        ),
+    ] = DEFAULT_HTTP_PORT,
     stack: StackOptions = StackOptions(),  # noqa: B008 - frozen
 ) -> None:
     """
@@ -41,13 +52,14 @@ def up(
 
       slipstream up
 
-      slipstream up --prefill 2 --decode 2 --port 0
+      slipstream up --prefill 2 --decode 2 --port 0 --http-port 0
 
       slipstream up --nats nats://127.0.0.1:4222
     """
     # The children write into pipes: they can't see that a person reads along.
     is_log_json = _log_json_unless(is_terminal=sys.stderr.isatty())
-    _run(stack.prepare(is_log_json=is_log_json), nats, port)
+    settings = stack.prepare(is_log_json=is_log_json)
+    _run(replace(settings, http_port=http_port if gateway else None), nats, port)
 
 
 def _log_json_unless(*, is_terminal: bool) -> bool | None:
@@ -72,7 +84,7 @@ def _run(settings: "StackSettings", nats_url: str | None, port: int) -> None:
 
     async def serve() -> None:
         async with running_stack(start, interruption) as stack:
-            typer.echo(describe(stack.nats_url, stack.metrics_urls))
+            typer.echo(describe(stack.nats_url, stack.metrics_urls, stack.http_url))
             await asyncio.Event().wait()
 
     asyncio.run(interruption.guard(serve()))
@@ -87,7 +99,7 @@ def forward_line(name: str, line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the console
 
 
-def describe(nats_url: str, metrics_urls: Mapping[str, str]) -> str:
+def describe(nats_url: str, metrics_urls: Mapping[str, str], http_url: str | None = None) -> str:
     """Return what a person needs to use the stack."""
     from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME, SUBMIT  # noqa: PLC0415 - keeps --help quick
 
@@ -99,13 +111,19 @@ def describe(nats_url: str, metrics_urls: Mapping[str, str]) -> str:
             f"  submit    {SUBMIT.subject()}",
             f"  cancel    {CANCEL.wildcard}",
             f"  resume    {RESUME.wildcard}",
+            *([f"  http      {http_url}/v1"] if http_url else []),
             *metrics_lines(metrics_urls),
             "Try:",
             f'  slipstream generate --nats {nats_url} "What is the capital of France?"',
             f"  nats req --server {nats_url} --timeout 60s {generate} '{_BODY}'",
+            *([_curl(http_url)] if http_url else []),
             "Ctrl-C stops everything.",
         ]
     )
+
+
+def _curl(http_url: str) -> str:
+    return f"  curl {http_url}/v1/completions -d '{_BODY}'"
 
 
 def metrics_lines(metrics_urls: Mapping[str, str]) -> list[str]:

@@ -27,7 +27,6 @@ from slipstream.services.scheduler.submission_rules import (
     retry_delay_s,
     was_never_placed,
 )
-from slipstream.services.scheduler.validation import MAX_CHOICES
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.durable import DurableMessage, StorageError
 from slipstream.shared.config import SchedulerConfig
@@ -35,7 +34,7 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.codec import ClientAnswer, decoder_of
 from slipstream.shared.messages.common import Failed
-from slipstream.shared.messages.generate import REPLACED, Cancel, Completion
+from slipstream.shared.messages.generate import MAX_CHOICES, REPLACED, Cancel, Completion
 from slipstream.shared.messages.submission import Identity, identify
 from slipstream.shared.telemetry import names
 

@@ -6,7 +6,12 @@ from typing import get_args
 
 from slipstream.shared.config import Speculation
 from slipstream.shared.errors import InvalidRequestError
-from slipstream.shared.messages.generate import ChatMessage, ContentPart, GenerateRequest
+from slipstream.shared.messages.generate import (
+    MAX_CHOICES,
+    ChatMessage,
+    ContentPart,
+    GenerateRequest,
+)
 from slipstream.shared.messages.submission import MAX_KEY_CHARACTERS
 
 MAX_STOP_STRINGS = 16
@@ -14,7 +19,6 @@ MAX_STOP_CHARACTERS = 512
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
-MAX_CHOICES = 16
 MAX_SEED = 2**63 - 1
 
 # Understood, and not served by this version: refused, for nothing is ever ignored in silence.

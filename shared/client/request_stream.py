@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from slipstream.shared.bus.bus import Bus, Incoming
@@ -96,6 +96,7 @@ class RequestStream:
         self._silence_s = silence_s
         self._lost_s = lost_s
         self._mailbox: Mailbox | None = None
+        self._is_refused = False
         self._deadline_s = 0.0
         self._heard_s = 0.0
 
@@ -103,6 +104,11 @@ class RequestStream:
     def is_complete(self) -> bool:
         """Whether every choice has ended, and all of it was read."""
         return all(reader.is_complete for reader in self.readers)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the request is left to cancel."""
+        return self._is_refused or self.is_complete
 
     async def open(self, headers: Mapping[str, str] | None = None) -> None:
         """Publish the request. Raises MessageTooLargeError and DisconnectedError."""
@@ -120,17 +126,18 @@ class RequestStream:
             await self.close()
             raise
 
-    async def batches(self) -> AsyncIterator[list[StreamEvent]]:
+    async def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
         """
         Yield what has come since the last time, until the last choice has ended.
+
+        Nothing new is news too: an empty list comes with each keep-alive or silence, so that no
+        reader waits here for longer than a silence lasts.
 
         Raises RequestFailedError, NoRespondersError, DeadlineExceededError, NoAnswerError and
         IncompleteStreamError.
         """
         while not self.is_complete:
-            events = await self._step()
-            if events:
-                yield events
+            yield await self._step()
 
     async def close(self) -> None:
         """Listen no more."""
@@ -197,6 +204,7 @@ class RequestStream:
     async def _take(self, incoming: Incoming, events: list[StreamEvent]) -> None:
         if incoming.is_no_responders:
             if self.request_id is None:
+                self._is_refused = True
                 raise NoRespondersError(GENERATE.subject())
             # Our Resume met no scheduler: the silence rule asks again.
             return
@@ -209,6 +217,8 @@ class RequestStream:
             case Finished() as ending:
                 await self._take_ending(ending, events)
             case Failed() as failed:
+                # Of several choices the others may still run.
+                self._is_refused = self.request_id is None or len(self.readers) == 1
                 raise RequestFailedError(failed)
             case other:
                 raise ProtocolError(f"a stream holds no {type(other).__name__}")

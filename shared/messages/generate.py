@@ -17,6 +17,8 @@ from slipstream.shared.messages.common import (
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import TokenLogprobs
 
+MAX_CHOICES = 16  # of one request
+
 
 class ContentPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """One part of a message's content; only `text` parts can be served."""

@@ -2,7 +2,8 @@
 
 `messaging.*` and `gen_ai.*` follow the OpenTelemetry conventions. They are copied because those
 conventions still move and the constants of the Python package are marked deprecated. What the
-conventions have no word for is ours and begins with `slipstream.`.
+conventions have no word for is ours and begins with `slipstream.`. It is long because it is the one
+place for all of them.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -13,6 +14,7 @@ SERVICE_PREFILL: Final = "slipstream-prefill"
 SERVICE_DECODE: Final = "slipstream-decode"
 SERVICE_DRAFT: Final = "slipstream-draft"
 SERVICE_KV: Final = "slipstream-kv"
+SERVICE_GATEWAY: Final = "slipstream-gateway"
 SERVICE_CLIENT: Final = "slipstream-client"
 
 # Spans of one request, in the order in which they start. Never a subject or an id in a name.
@@ -375,6 +377,46 @@ METRIC_KV_LEASE_AGE: Final = Metric(
     "slipstream_kv_lease_age_seconds",
     "seconds",
     "Age of the oldest lease; 0 when there is none.",
+)
+
+# HTTP, at the gateway.
+METRIC_HTTP_REQUESTS: Final = Metric(
+    "counter",
+    "slipstream_http_requests_total",
+    "requests",
+    "HTTP requests by endpoint and status; 499 where the client went before the end.",
+    ("endpoint", "status"),
+)
+METRIC_HTTP_RUNNING: Final = Metric(
+    "gauge",
+    "slipstream_http_running",
+    "requests",
+    "HTTP requests for tokens that are being answered.",
+)
+METRIC_HTTP_TIME_TO_FIRST_BYTE: Final = Metric(
+    "histogram",
+    "slipstream_http_time_to_first_byte_seconds",
+    "seconds",
+    "Arrival of a streamed HTTP request to the first byte of its answer.",
+    buckets=_SECONDS,
+)
+METRIC_HTTP_DISCONNECTS: Final = Metric(
+    "counter",
+    "slipstream_http_disconnects_total",
+    "requests",
+    "HTTP requests whose client went before the end; each was cancelled.",
+)
+METRIC_HTTP_CUT_OFF: Final = Metric(
+    "counter",
+    "slipstream_http_cut_off_total",
+    "requests",
+    "HTTP requests whose client took nothing for too long; each was cancelled.",
+)
+METRIC_HTTP_DROPPED_FRAMES: Final = Metric(
+    "counter",
+    "slipstream_http_dropped_frames_total",
+    "frames",
+    "Frames that found no room beside a slow reader; they are asked for again.",
 )
 
 # The process itself. What else is called process_ comes with the Prometheus client.

@@ -34,7 +34,7 @@ class Stack:
         self.mark = secrets.token_hex(8)
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [SLIPSTREAM, "up", "--port", "0", *arguments],
+            [SLIPSTREAM, "up", "--port", "0", "--http-port", "0", *arguments],
             cwd=directory,
             env=marked_environment(self.mark, variables),
             stdin=subprocess.DEVNULL,
