@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 
 from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.discovery import Discovery, Identity
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import ServiceConfig
 from slipstream.shared.ids import WorkerId, new_worker_id
@@ -15,6 +16,7 @@ from slipstream.shared.telemetry.logging import configure_logging
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.process_metrics import ProcessMetrics
 from slipstream.shared.telemetry.tracing import Tracer, create_tracer
+from slipstream.shared.version import VERSION
 
 Make = Callable[[Bus, Tracer, WorkerId, Meter], Service]
 
@@ -33,6 +35,7 @@ class _Framed:
         self._bus: NatsBus | None = None
         self._metrics: ProcessMetrics | None = None
         self._service: Service | None = None
+        self._discovery: Discovery | None = None
 
     @property
     def metrics_url(self) -> str | None:
@@ -52,6 +55,8 @@ class _Framed:
         self._bus = await NatsBus.connect(config.nats_url, self.worker_id)
         self._service = self._make(self._bus, self._tracer, self.worker_id, self._metrics.meter)
         await self._service.start()
+        self._discovery = Discovery(self._bus, self._identity(), self._metrics.tallies.read)
+        await self._discovery.start()
         give_back()
 
     async def wait(self) -> None:
@@ -69,6 +74,8 @@ class _Framed:
             await cancel_all(endings)
 
     async def stop(self) -> None:
+        if self._discovery is not None:
+            await self._discovery.stop()
         if self._service is not None:
             await self._service.stop()
         if self._bus is not None:
@@ -77,6 +84,15 @@ class _Framed:
             await asyncio.to_thread(self._tracer.shutdown, _FLUSH_S)
         if self._metrics is not None:
             await self._metrics.close()
+
+    def _identity(self) -> Identity:
+        return Identity(
+            name=f"slipstream-{self.role}",
+            id=self.worker_id,
+            version=VERSION,
+            description=f"The {self.role} of Slipstream",
+            metadata={"role": self.role},
+        )
 
 
 def run_process(role: Role, config: ServiceConfig, make: Make) -> int:

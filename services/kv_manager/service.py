@@ -47,11 +47,11 @@ class KvService:
 
     async def start(self) -> None:
         """Make the arena, let workers in, listen."""
-        self.host = await Host.open(self._config)
-        host = self.host
+        host = self.host = await Host.open(self._config)
         watch_host(self._meter, host)
         for verb in MANAGER_VERBS:
-            await serve(self._bus, KV.subject(host_id=host.host_id, verb=verb), KV, self._answer)
+            subject = KV.subject(host_id=host.host_id, verb=verb)
+            await serve(self._bus, subject, KV, self._answer, name=verb)
         record = WorkerRecord(
             worker_id=self.worker_id,
             role=self.role,

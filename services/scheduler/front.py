@@ -90,14 +90,16 @@ class Front:
         phases = [answer.phase for answer in answers if answer.phase != "ended"]
         return Cancelled(request_id=message.request_id, phase=phases[0] if phases else "ended")
 
-    async def generate(self, incoming: Incoming) -> None:
-        """Admit a request, or answer at once why not."""
+    async def generate(self, incoming: Incoming) -> Failed | None:
+        """Admit a request, or answer at once why not; return what was answered."""
         if not is_inbox(incoming.reply):
             log.warning("request_without_inbox", subject=incoming.subject, reply=incoming.reply)
-            return
+            return None
         opened = await self.open_request(incoming)
-        if isinstance(opened, Failed):
-            await self._answers.refuse(incoming, opened)
+        if not isinstance(opened, Failed):
+            return None
+        await self._answers.refuse(incoming, opened)
+        return opened
 
     async def open_request(
         self, incoming: Incoming, *, is_submitted: bool = False

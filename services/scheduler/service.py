@@ -7,7 +7,7 @@ from slipstream.services.scheduler.front import Front, open_front
 from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.submissions import Submissions
 from slipstream.shared.bus.bus import Bus, Incoming
-from slipstream.shared.bus.endpoint import serve
+from slipstream.shared.bus.endpoint import listen, serve
 from slipstream.shared.bus.subjects import (
     CANCEL,
     GENERATE,
@@ -63,7 +63,7 @@ class SchedulerService:
         await serve(self._bus, CANCEL.wildcard, CANCEL, self._cancel)
         await serve(self._bus, RESUME.wildcard, RESUME, self._resume)
         for topic in (GENERATE, GENERATE_MODEL):
-            await self._bus.subscribe(topic.wildcard, front.generate, queue=SCHEDULER_QUEUE)
+            await listen(self._bus, topic.wildcard, topic, front.generate, queue=SCHEDULER_QUEUE)
         self._submissions = Submissions(self._config, self._bus, front, self._meter)
         await self._submissions.start()
         await self._bus.flush()

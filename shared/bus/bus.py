@@ -8,6 +8,7 @@ import msgspec
 import structlog
 
 from slipstream.shared.bus.durable import Durable
+from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.errors import MessageTooLargeError
 
 log = structlog.get_logger()
@@ -59,6 +60,10 @@ class Bus(Protocol):
     @property
     def max_payload(self) -> int:
         """Largest message the server takes, in bytes, headers included."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """What is answered through this client, for whoever asks (`discovery.py`)."""
 
     async def publish(
         self,

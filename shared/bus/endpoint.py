@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 
 from slipstream.shared.bus.bus import Bus, Incoming, Subscription
+from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.bus.subjects import KV, KV_VERBS, Topic
 from slipstream.shared.errors import ProtocolError, SlipstreamError
 from slipstream.shared.ids import HostId
@@ -17,6 +18,8 @@ log = structlog.get_logger()
 
 # Any: messages of a topic are a union that the checker can't name; `match` narrows them.
 TypedHandler = Callable[[Any, Incoming], Awaitable[Any]]
+# Answers by itself; returns what it has refused a message with.
+RawHandler = Callable[[Incoming], Awaitable[Failed | None]]
 
 
 class RemoteError(SlipstreamError):
@@ -77,20 +80,44 @@ async def serve(
     handler: TypedHandler,
     *,
     queue: str = "",
+    name: str = "",
 ) -> Subscription:
     """
     Answer every message on a subject with what the handler returns, or with `Failed`.
 
-    The answer is encoded as the message was. A handler that returns None sends nothing.
+    The answer is encoded as the message was. A handler that returns None sends nothing. Of what
+    has a name, or a topic with answers, discovery tells.
     """
     decoder = decoder_of(topic.message)
+    endpoint = Endpoint(name or topic.name, subject, queue)
+    if name or topic.reply is not None:
+        bus.endpoints.append(endpoint)
 
     async def answer(incoming: Incoming) -> None:
-        reply = await _answer_of(decoder, handler, incoming)
+        with endpoint.timed():
+            reply = await _answer_of(decoder, handler, incoming)
+        if isinstance(reply, Failed):
+            endpoint.failed(reply.code)
         if reply is not None and incoming.reply:
             await bus.publish(incoming.reply, encode(reply, encoding_of(incoming.payload)))
 
     return await bus.subscribe(subject, answer, queue=queue)
+
+
+async def listen(
+    bus: Bus, subject: str, topic: Topic, handler: RawHandler, *, queue: str = ""
+) -> Subscription:
+    """Have every message on a subject handled as it came, and count it as `serve` does."""
+    endpoint = Endpoint(topic.name, subject, queue)
+    bus.endpoints.append(endpoint)
+
+    async def handle(incoming: Incoming) -> None:
+        with endpoint.timed():
+            failed = await handler(incoming)
+        if failed is not None:
+            endpoint.failed(failed.code)
+
+    return await bus.subscribe(subject, handle, queue=queue)
 
 
 async def _answer_of(

@@ -15,6 +15,7 @@ from slipstream.shared.bus.bus import (
     run_handler,
     wait_for_others,
 )
+from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.bus.memory_durable import MemoryDurable
 from slipstream.shared.errors import DeadlineExceededError, NoAnswerError, NoRespondersError
 
@@ -109,6 +110,7 @@ class MemoryBus:
 
     def __init__(self, broker: MemoryBroker | None = None) -> None:
         self.broker = broker or MemoryBroker()
+        self.endpoints: list[Endpoint] = []
         self._mine: list[_MemorySubscription] = []
 
     @property

@@ -25,6 +25,7 @@ from slipstream.shared.bus.bus import (
     run_handler,
     wait_for_others,
 )
+from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.bus.nats_durable import NatsDurable
 from slipstream.shared.errors import (
     ConfigurationError,
@@ -145,6 +146,7 @@ class NatsBus:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.subscriptions: set[_NatsSubscription] = set()
+        self.endpoints: list[Endpoint] = []
         self.num_reconnects = 0
         self._is_wanted = False
         self._lost = asyncio.Event()

@@ -60,6 +60,11 @@ class Topic:
     is_json_map: bool = True
 
     @property
+    def name(self) -> str:
+        """What it is about, in one word: `kv` of `slipstream.v1.kv.{host_id}.{verb}`."""
+        return self.pattern.removeprefix(f"{PREFIX}.").partition(".")[0]
+
+    @property
     def wildcard(self) -> str:
         """The subject that covers all of the topic."""
         return re.sub(r"\{\w+\}", "*", self.pattern)
@@ -137,6 +142,7 @@ SUBMIT_STREAM = "slipstream_submit"
 DEAD_STREAM = "slipstream_dead"
 
 SCHEDULER_QUEUE = "scheduler"
+DISCOVERY_PREFIX = "$SRV"  # of NATS micro-services: fixed by their protocol
 INBOX_PREFIXES = ("_INBOX.", "_INBOX_")
 # The server closes the connection of whoever sends it a control line of over 4096 bytes.
 MAX_INBOX_LENGTH = 256
@@ -159,6 +165,12 @@ TOPICS = (
 
 # Where a worker is told what to do, by its role.
 WORKER_TOPICS = {"prefill": PREFILL, "decode": DECODE, "draft": DRAFT}
+
+
+def discovery_subjects(verb: str, name: str, instance_id: str) -> list[str]:
+    """Return where a service is asked: with all others, with those of its name, and alone."""
+    everybody = f"{DISCOVERY_PREFIX}.{verb}"
+    return [everybody, f"{everybody}.{name}", f"{everybody}.{name}.{instance_id}"]
 
 
 def is_inbox(subject: str) -> bool:

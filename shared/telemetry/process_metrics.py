@@ -9,8 +9,9 @@ from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import Role
 from slipstream.shared.process_memory import swapped_bytes
 from slipstream.shared.telemetry import names
-from slipstream.shared.telemetry.meter import Meter, NullMeter, Readings
+from slipstream.shared.telemetry.meter import Meter, Readings
 from slipstream.shared.telemetry.metrics_endpoint import MetricsEndpoint
+from slipstream.shared.telemetry.tally_meter import BothMeters, TallyMeter
 from slipstream.shared.version import VERSION
 
 log = structlog.get_logger()
@@ -18,16 +19,18 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class ProcessMetrics:
-    """Without an endpoint nothing is counted."""
+    """Counted is always, for service discovery; distributions for an endpoint only."""
 
     meter: Meter
+    tallies: TallyMeter
     endpoint: MetricsEndpoint | None = None
 
     @classmethod
     async def open(cls, role: Role, worker_id: WorkerId, host: str, port: int | None) -> Self:
         """Serve metrics on a port, 0 for a free one; None for none. Raises ConfigurationError."""
+        tallies = TallyMeter()
         if port is None:
-            return cls(NullMeter())
+            return cls(tallies, tallies)
         # Imported here: it takes two megabytes, which no other process shall hold.
         from slipstream.shared.telemetry.prometheus_meter import (  # noqa: PLC0415
             CONTENT_TYPE,
@@ -39,7 +42,7 @@ class ProcessMetrics:
         meter.watch(names.METRIC_PROCESS_SWAP, _read_swap)
         endpoint = await MetricsEndpoint.open(meter.render, CONTENT_TYPE, host, port)
         log.info("metrics_served", url=endpoint.url)
-        return cls(meter, endpoint)
+        return cls(BothMeters(tallies, meter), tallies, endpoint)
 
     @property
     def url(self) -> str | None:
