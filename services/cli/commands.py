@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import typer
 
+from slipstream.services.cli.batch_command import batch
 from slipstream.services.cli.bench_command import app as bench_app
 from slipstream.services.cli.eval_command import evaluate
+from slipstream.services.cli.exit_codes import EPILOG
 from slipstream.services.cli.generate_command import generate
 from slipstream.services.cli.health_command import health
 from slipstream.services.cli.model_commands import app as model_app
@@ -38,6 +40,7 @@ Every option of a service is also an environment variable, named in its help.
 app = typer.Typer(
     name="slipstream",
     help=_HELP,
+    epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     rich_markup_mode="rich",
@@ -48,6 +51,7 @@ app.command()(up)
 app.command()(generate)
 app.command()(submit)
 app.command()(result)
+app.command()(batch)
 app.command()(health)
 app.command()(workers)
 app.command()(drain)

@@ -16,6 +16,17 @@ class StorageError(SlipstreamError):
     code = "storage_unavailable"
 
 
+class TooLargeToStoreError(StorageError):
+    """A message is larger than the server stores: trying again does not help."""
+
+    code = "message_too_large"
+
+    def __init__(self, num_bytes: int, limit: int) -> None:
+        self.num_bytes = num_bytes
+        self.limit = limit
+        super().__init__(f"a message of {num_bytes} bytes is above the limit of {limit} bytes")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DurableLimits:
     """What may be stored, and for how long. The defaults are those of the scheduler's settings."""
@@ -126,4 +137,8 @@ class Durable(Protocol):
     async def publish(
         self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None
     ) -> int:
-        """Have a message stored; return its sequence. Raises StorageError when it is not."""
+        """
+        Have a message stored; return its sequence.
+
+        Raises TooLargeToStoreError, and StorageError for what more time may mend.
+        """

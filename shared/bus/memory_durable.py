@@ -11,6 +11,7 @@ from slipstream.shared.bus.durable import (
     QueueCounts,
     StorageError,
     Stored,
+    TooLargeToStoreError,
 )
 from slipstream.shared.bus.subjects import SUBMIT
 
@@ -136,6 +137,8 @@ class MemoryDurable:
     ) -> int:
         """Store a message: on the queue, or with the dead letters."""
         self.queue.check()
+        if self.limits is not None and len(payload) > self.limits.max_message_bytes:
+            raise TooLargeToStoreError(len(payload), self.limits.max_message_bytes)
         headers = dict(headers or {})
         message_id = headers.get(MESSAGE_ID)
         if message_id in self._sequence_of:

@@ -13,9 +13,16 @@ from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 
 from slipstream.shared.bus import nats_topology, subjects
-from slipstream.shared.bus.durable import DurableLimits, QueueCounts, StorageError, Stored
+from slipstream.shared.bus.durable import (
+    DurableLimits,
+    QueueCounts,
+    StorageError,
+    Stored,
+    TooLargeToStoreError,
+)
 
 _CALL_S = 2.0  # what an answer of the server may take
+_TOO_LARGE = 10054
 _WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 _EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _OPERATION = "KV-Operation"  # header of what stands for a deleted key
@@ -158,6 +165,7 @@ class NatsDurable:
     """The durable side of one connection."""
 
     def __init__(self, client: Client) -> None:
+        self._client = client
         self._stream = client.jetstream(timeout=_CALL_S)
         self.queue = NatsQueue(client, self._stream)
         self.results = NatsResults(self._stream)
@@ -172,7 +180,17 @@ class NatsDurable:
     ) -> int:
         """Have a message stored."""
         with _translated(f"nothing was stored on {subject}"):
-            stored = await self._stream.publish(
-                subject, payload, headers=dict(headers) if headers else None
-            )
+            try:
+                stored = await self._stream.publish(
+                    subject, payload, headers=dict(headers) if headers else None
+                )
+            except nats.errors.MaxPayloadError as error:
+                raise TooLargeToStoreError(len(payload), self._client.max_payload) from error
+            except nats.js.errors.APIError as error:
+                if error.err_code != _TOO_LARGE:
+                    raise
+                name = await self._stream.find_stream_name_by_subject(subject)
+                config = (await self._stream.stream_info(name)).config
+                limit = config.max_msg_size or self._client.max_payload
+                raise TooLargeToStoreError(len(payload), limit) from error
         return int(stored.seq)

@@ -4,7 +4,13 @@ import asyncio
 import secrets
 import time
 
-from slipstream.shared.bus.durable import BODY_DIGEST, MESSAGE_ID, Durable, StorageError
+from slipstream.shared.bus.durable import (
+    BODY_DIGEST,
+    MESSAGE_ID,
+    Durable,
+    StorageError,
+    TooLargeToStoreError,
+)
 from slipstream.shared.bus.subjects import SUBMIT
 from slipstream.shared.client.answers import RequestFailedError
 from slipstream.shared.errors import InvalidRequestError, ProtocolError
@@ -29,7 +35,8 @@ async def submit(durable: Durable, request: GenerateRequest) -> str:
     """
     Store a request; return the key of its result.
 
-    Raises StorageError, and RequestFailedError where the key has the result of another request.
+    Raises TooLargeToStoreError, other StorageErrors, and RequestFailedError where the key has the
+    result of another request.
     """
     if request.request_key is not None:
         await _check_key(durable, request)
@@ -40,6 +47,8 @@ async def submit(durable: Durable, request: GenerateRequest) -> str:
         try:
             sequence = await durable.publish(SUBMIT.subject(), payload, headers)
             break
+        except TooLargeToStoreError:
+            raise
         except StorageError:
             if not num_left:
                 raise

@@ -1,18 +1,22 @@
 """Fixtures of the tests that run in memory and, marked `nats`, on a real server."""
 
+import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slipstream.services.cli.run_directory import default_base, sweep
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.memory_bus import MemoryBroker, MemoryBus
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.model.store import resolve_model
 from slipstream.shared.model.tokenizer import Tokenizer
 
+from .command_line import FAKE, SLIPSTREAM
 from .service_stack import ALL, Client, ServiceStack
 from .worker_pair import Hosted
 
@@ -93,3 +97,32 @@ async def hosted(
     await nats_bus.subscribe(made.inbox, made.take)
     yield made
     await stack.stop()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Nothing of ours or of OpenTelemetry set by whoever runs the tests."""
+    foreign = ("SLIPSTREAM_", "OTEL_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {**kept, "SLIPSTREAM_CACHE_DIR": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def up(environment: dict[str, str], tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    with (tmp_path / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*SLIPSTREAM, "up", "--port", "0", *FAKE],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+        )
+    with process:
+        yield process
+        process.terminate()
+        try:
+            process.wait(10)
+        finally:
+            process.kill()
+            # What a supervisor leaves that a test has killed.
+            sweep(default_base())

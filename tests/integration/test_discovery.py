@@ -3,11 +3,8 @@
 import asyncio
 import json
 import secrets
-import signal
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import nats
@@ -24,8 +21,7 @@ from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.generate import Cancel, Cancelled
 from slipstream.shared.version import VERSION
 
-_SLIPSTREAM = (sys.executable, "-P", "-m", "slipstream.services.cli.main")
-_FAKE = ("--engine", "fake", "--test-mode", "--model", "fake", "--kv-memory", "64MiB")
+from .command_line import url_of
 
 
 def identity() -> Identity:
@@ -113,25 +109,9 @@ async def test_who_has_left_is_not_found(bus: Bus) -> None:
 
 
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    command = [*_SLIPSTREAM, "up", "--port", "0", *_FAKE, "--cache-dir", str(tmp_path)]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    with process:
-        yield process
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(15)
-        finally:
-            process.kill()
-
-
-@pytest.fixture
 async def stranger(up: "subprocess.Popen[str]") -> AsyncIterator[Client]:
     """A client of nats-py's own, on a stack of real processes."""
-    assert up.stdout is not None
-    line = await asyncio.to_thread(up.stdout.readline)
-    client = await nats.connect(line.split()[-1])
+    client = await nats.connect(await asyncio.to_thread(url_of, up))
     yield client
     await client.close()
 

@@ -14,6 +14,7 @@ from slipstream.shared.bus.durable import (
     DurableLimits,
     DurableMessage,
     StorageError,
+    TooLargeToStoreError,
 )
 from slipstream.shared.bus.memory_durable import MemoryDurable
 from slipstream.shared.bus.nats_bus import NatsBus
@@ -118,6 +119,13 @@ async def test_one_id_is_stored_once(durable: Durable) -> None:
     assert await durable.queue.take(0.1) is None
 
 
+async def test_what_is_too_large_to_store_is_refused_with_the_limit(durable: Durable) -> None:
+    with pytest.raises(TooLargeToStoreError, match="1001 bytes is above") as caught:
+        await durable.publish(SUBMIT.subject(), b"x" * 1001)
+
+    assert (1001, 1000) == (caught.value.num_bytes, caught.value.limit)
+
+
 async def test_dead_letters_are_not_in_the_queue(durable: Durable) -> None:
     await durable.publish(DEAD.subject(reason="lost"), b"1")
 
@@ -207,7 +215,7 @@ async def test_a_result_fades_after_its_time(bus: NatsBus) -> None:
     [
         ({"max_num_queued": 1}, b"1", "maximum messages exceeded"),
         ({"max_queued_bytes": 1000}, b"x" * 900, "maximum bytes exceeded"),
-        ({}, b"x" * 1001, "message size exceeds maximum"),
+        ({}, b"x" * 1001, "is above the limit of 1000 bytes"),
     ],
 )
 async def test_a_publisher_is_told_what_is_not_stored(

@@ -1,0 +1,102 @@
+"""Bodies of the OpenAI API as requests of ours."""
+
+from typing import Any
+
+import pytest
+
+from slipstream.shared.errors import InvalidRequestError
+from slipstream.shared.messages.generate import ChatMessage, GenerateRequest
+from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.openai.batch_requests import request_of
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+def test_a_chat_is_taken_over_field_by_field() -> None:
+    body = {
+        "model": "m",
+        "messages": MESSAGES,
+        "max_completion_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["a"],
+        "seed": 3,
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 4,
+        "response_format": {"type": "json_object"},
+    }
+
+    assert GenerateRequest(
+        model="m",
+        messages=[ChatMessage(role="user", content="Hi")],
+        max_tokens=9,
+        temperature=0.5,
+        top_p=0.9,
+        stop=["a"],
+        seed=3,
+        n=2,
+        logprobs=True,
+        top_logprobs=4,
+        response_format={"type": "json_object"},
+    ) == request_of(CHAT, body)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("Hi", {"prompt": "Hi"}),
+        (["Hi"], {"prompt": "Hi"}),
+        ([1, 2], {"prompt_token_ids": PackedInts([1, 2])}),
+        ([[1, 2]], {"prompt_token_ids": PackedInts([1, 2])}),
+    ],
+)
+def test_a_prompt_may_be_text_or_tokens(prompt: Any, expected: dict[str, Any]) -> None:
+    assert GenerateRequest(max_tokens=16, **expected) == request_of(TEXT, {"prompt": prompt})
+
+
+def test_completions_have_sixteen_tokens_unless_they_say_otherwise() -> None:
+    assert 16 == request_of(TEXT, {"prompt": "Hi"}).max_tokens
+    assert 5 == request_of(TEXT, {"prompt": "Hi", "max_tokens": 5}).max_tokens
+    assert request_of(CHAT, {"messages": MESSAGES}).max_tokens is None
+
+
+def test_what_is_null_counts_as_left_out() -> None:
+    body = {"messages": MESSAGES, "stop": None, "max_tokens": None, "suffix": None, "stream": None}
+
+    assert request_of(CHAT, {"messages": MESSAGES}) == request_of(CHAT, body)
+
+
+def test_what_only_keeps_accounts_changes_nothing() -> None:
+    body = {"messages": MESSAGES, "user": "u", "metadata": {"a": "b"}, "store": True}
+
+    assert request_of(CHAT, {"messages": MESSAGES}) == request_of(CHAT, body)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "field", "words"),
+    [
+        (CHAT, {}, "messages", "is missing"),
+        (TEXT, {}, "prompt", "is missing"),
+        (CHAT, {"messages": MESSAGES, "prompt": "Hi"}, "prompt", "is not for"),
+        (TEXT, {"prompt": ["a", "b"]}, "prompt", "holds 2 prompts"),
+        (TEXT, {"prompt": "Hi", "suffix": "x"}, "suffix", "is no field of /v1/completions"),
+        (TEXT, {"prompt": "Hi", "stream": True}, "stream", "answered in whole"),
+        (TEXT, {"prompt": "Hi", "request_key": "x"}, "request_key", "is no field"),
+        (CHAT, {"messages": MESSAGES, "temperature": "warm"}, "temperature", "Expected"),
+        (CHAT, {"messages": [{"content": "Hi"}]}, "messages[0]", "role"),
+        (
+            CHAT,
+            {"messages": MESSAGES, "max_tokens": 3, "max_completion_tokens": 4},
+            *("max_completion_tokens", "differs from max_tokens"),
+        ),
+    ],
+)
+def test_what_can_not_be_served_is_refused_by_name(
+    endpoint: Any, body: dict[str, Any], field: str, words: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        request_of(endpoint, body)
+
+    assert field == caught.value.field
