@@ -1,7 +1,7 @@
 """Print an answer: text as it comes, one JSON object, a short summary."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,15 +18,16 @@ async def fetch(bus: Bus, prompt: str, ask: PromptOptions) -> Answer:
         _write(answer.text, ask)
     else:
         stream = AnswerStream(bus, request, timeout_s=ask.timeout)
-        answer = await _print_stream(stream, ask)
+        answer = await print_pieces(stream, lambda piece: _write(piece, ask))
     _write("\n", ask)
     return answer
 
 
-async def _print_stream(stream: AnswerStream, ask: PromptOptions) -> Answer:
+async def print_pieces(stream: AnswerStream, write: Callable[[str], None]) -> Answer:
+    """Write a stream as it comes, and return its answer. A cancel is passed on."""
     try:
         async for piece in stream.pieces():
-            _write(piece, ask)
+            write(piece)
     finally:
         if stream.answer is None:
             # Interrupted, or an error of ours: nobody waits for the rest.

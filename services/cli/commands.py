@@ -6,6 +6,7 @@ import typer
 
 from slipstream.services.cli.batch_command import batch
 from slipstream.services.cli.bench_command import app as bench_app
+from slipstream.services.cli.chat_command import chat
 from slipstream.services.cli.eval_command import evaluate
 from slipstream.services.cli.exit_codes import EPILOG
 from slipstream.services.cli.generate_command import generate
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(up)
 app.command()(generate)
+app.command()(chat)
 app.command()(submit)
 app.command()(result)
 app.command()(batch)

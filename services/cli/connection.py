@@ -1,10 +1,12 @@
 """How a command reaches a running stack: the option that says where, and a connection to it."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from slipstream.shared.errors import ConfigurationError, NoRespondersError
 
 if TYPE_CHECKING:
     from slipstream.shared.bus.nats_bus import NatsBus
@@ -26,3 +28,14 @@ async def connected(nats_url: str, command: str) -> AsyncIterator["NatsBus"]:
         yield bus
     finally:
         await bus.close()
+
+
+@contextlib.contextmanager
+def answered(nats_url: str) -> Iterator[None]:
+    """Say what to do where a request met nobody. Raises ConfigurationError."""
+    try:
+        yield
+    except NoRespondersError as error:
+        raise ConfigurationError(
+            f"{error} at {nats_url}: no scheduler runs there; start one with `slipstream up`"
+        ) from error

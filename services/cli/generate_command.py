@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slipstream.services.cli.connection import NatsUrl, connected
+from slipstream.services.cli.connection import NatsUrl, answered, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.prompt_options import PromptOptions
 from slipstream.shared.config import DEFAULT_NATS_URL
-from slipstream.shared.errors import ConfigurationError, NoRespondersError
 
 if TYPE_CHECKING:
     from slipstream.shared.client.answers import Answer
@@ -52,10 +51,6 @@ def generate(
 async def _answer(nats_url: str, prompt: str, ask: PromptOptions) -> "Answer":
     from slipstream.services.cli.answer_printer import fetch  # noqa: PLC0415 - keeps --help quick
 
-    try:
+    with answered(nats_url):
         async with connected(nats_url, "generate") as bus:
             return await fetch(bus, prompt, ask)
-    except NoRespondersError as error:
-        raise ConfigurationError(
-            f"{error} at {nats_url}: no scheduler runs there; start one with `slipstream up`"
-        ) from error

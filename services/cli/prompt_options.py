@@ -13,8 +13,8 @@ _PANEL = "The request"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestOptions:
-    """How the prompt is answered."""
+class SamplingOptions:
+    """How tokens are chosen, and how many."""
 
     max_tokens: Annotated[
         int | None, typer.Option(help="Most tokens to generate.", rich_help_panel=_PANEL)
@@ -33,6 +33,21 @@ class RequestOptions:
     system: Annotated[str | None, typer.Option(help="System message.", rich_help_panel=_PANEL)] = (
         None
     )
+
+    def sampled(self) -> GenerateRequest:
+        """Return a request that asks nothing yet."""
+        return GenerateRequest(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            stop=self.stop or None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions(SamplingOptions):
+    """How the prompt is answered."""
+
     raw: Annotated[
         bool,
         typer.Option(
@@ -44,13 +59,10 @@ class RequestOptions:
 
     def plain_request(self, prompt: str) -> GenerateRequest:
         """Return a message to publish, whose answer comes in one piece."""
-        return GenerateRequest(
+        return msgspec.structs.replace(
+            self.sampled(),
             prompt=prompt if self.raw else None,
             messages=None if self.raw else self._messages(prompt),
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            seed=self.seed,
-            stop=self.stop or None,
         )
 
     def _messages(self, prompt: str) -> list[ChatMessage]:

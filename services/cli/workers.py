@@ -22,7 +22,7 @@ _LOOK_S = 0.2
 
 async def find_workers(bus: Bus) -> list[WorkerReport]:
     """Return the reports of all workers that answer now."""
-    asks = [_ask(bus, record, ReportRequest()) for record in await _records(bus)]
+    asks = [_ask(bus, record, ReportRequest()) for record in await records_of(bus)]
     answers = await asyncio.gather(*asks, return_exceptions=True)
     return [answer for answer in answers if isinstance(answer, WorkerReport)]
 
@@ -34,7 +34,7 @@ async def drain(bus: Bus, worker_id: str, wait_s: float) -> int | None:
     One that is too busy to answer is asked again until the wait ends. Raises ConfigurationError
     for a worker that isn't there, NoAnswerError for one that never answered, and else as `call`.
     """
-    records = await _records(bus)
+    records = await records_of(bus)
     record = next((each for each in records if each.worker_id == worker_id), None)
     if record is None:
         known = ", ".join(sorted(each.worker_id for each in records)) or "none"
@@ -55,7 +55,8 @@ async def drain(bus: Bus, worker_id: str, wait_s: float) -> int | None:
         await asyncio.sleep(_LOOK_S)
 
 
-async def _records(bus: Bus) -> list[WorkerRecord]:
+async def records_of(bus: Bus) -> list[WorkerRecord]:
+    """Return what the registry has of workers, those that are gone for seconds included."""
     entries = (await bus.registry().entries()).values()
     records = [decoder_of(WorkerRecord).decode(entry) for entry in entries]
     return [each for each in records if each.role in WORKER_TOPICS]

@@ -1,8 +1,10 @@
 """`slipstream workers` and `slipstream drain`: who works for a running stack, and who leaves it."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from slipstream.services.cli.connection import NatsUrl, connected
@@ -15,18 +17,48 @@ if TYPE_CHECKING:
 _COLUMNS = "{:<20}{:<10}{:<18}{:>7}{:>7}  {}"
 
 
-def workers(nats: NatsUrl = DEFAULT_NATS_URL) -> None:
+def workers(
+    nats: NatsUrl = DEFAULT_NATS_URL,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print them as a JSON list.")] = False,
+) -> None:
     """
     List the workers of a running stack.
 
     For example:
 
       slipstream workers
+
+      slipstream workers --json | jq '.[] | select(.role == "decode") | .worker_id'
     """
     quiet_logs()
     found = asyncio.run(_find(nats))
+    found.sort(key=lambda report: (report.role, report.worker_id))
+    if json:
+        typer.echo(as_json(found))
+    else:
+        _print_table(found)
+
+
+def as_json(reports: "Sequence[WorkerReport]") -> str:
+    """Return what --json prints."""
+    fields = [
+        {
+            "worker_id": each.worker_id,
+            "role": each.role,
+            "host_id": each.host_id,
+            "num_seats": each.num_seats,
+            "num_held": len(each.held),
+            "is_draining": each.is_draining,
+        }
+        for each in reports
+    ]
+    return msgspec.json.encode(fields).decode()
+
+
+def _print_table(found: "Sequence[WorkerReport]") -> None:
     typer.echo(_COLUMNS.format("worker", "role", "host", "seats", "held", "state"))
-    for each in sorted(found, key=lambda report: (report.role, report.worker_id)):
+    for each in found:
         state = "draining" if each.is_draining else "ready"
         host, num_held = each.host_id or "-", len(each.held)
         typer.echo(

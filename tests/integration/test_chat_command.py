@@ -1,0 +1,152 @@
+"""`slipstream chat` on a pipe and at a terminal, with a stack on the fake engine."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .command_line import SLIPSTREAM, ask, url_of
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(90)]
+
+_GREEDY = ("--temperature", "0", "--max-tokens", "12")
+
+
+def _piped(
+    environment: dict[str, str], lines: str, *arguments: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*SLIPSTREAM, "chat", *arguments],
+        input=lines,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=30,
+    )
+
+
+def test_each_line_of_a_pipe_is_a_turn(
+    up: "subprocess.Popen[str]", environment: dict[str, str], tmp_path: Path
+) -> None:
+    url, saved = url_of(up), tmp_path / "chat.json"
+    lines = f"hello\n\nand again\n/save {saved}\n/reset\nhello\n"
+    done = _piped(environment, lines, "--nats", url, *_GREEDY)
+    in_json = _piped(environment, "hello\nand again\n", "--nats", url, *_GREEDY, "--json")
+    alone = ask(environment, "generate", "hello", "--nats", url, *_GREEDY, "--json")
+    refused = _piped(environment, "hello\n", "--nats", url, "--temperature", "-1")
+
+    assert 0 == done.returncode, done.stderr
+    messages = json.loads(saved.read_text())
+    assert ["user", "assistant"] * 2 == [each["role"] for each in messages]
+    first, second, third = [json.loads(each) for each in in_json.stdout.splitlines()] + [
+        json.loads(alone.stdout)
+    ]
+    assert first["text"] == third["text"] == messages[1]["content"]
+    assert second["text"] == messages[3]["content"]
+    assert f"{first['text']}\n{second['text']}\n{first['text']}\n" == done.stdout
+    assert (1, "") == (refused.returncode, refused.stdout)
+    assert "temperature" in refused.stderr
+
+
+def test_without_a_scheduler_it_says_what_to_start(
+    own_nats_server: Any, environment: dict[str, str]
+) -> None:
+    done = _piped(environment, "hello\n", "--nats", own_nats_server.url)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "start one with `slipstream up`" in done.stderr
+    assert 1 == done.stderr.count("\n")
+
+
+class Terminal:
+    """A person at a terminal."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [*SLIPSTREAM, "chat", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment, "TERM": "xterm", "COLUMNS": "200"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._seen = ""
+
+    def until(self, pattern: str) -> str:
+        """Return what is shown up to a pattern, and forget it."""
+        deadline_s = time.monotonic() + 20
+        while not (found := re.search(pattern, self._seen)):
+            assert time.monotonic() < deadline_s, f"{pattern} is not in {self._seen!r}"
+            if select.select([self._ours], [], [], 0.1)[0]:
+                self._seen += os.read(self._ours, 65536).decode(errors="replace")
+        shown, self._seen = self._seen[: found.end()], self._seen[found.end() :]
+        return shown
+
+    def type(self, line: str) -> None:
+        os.write(self._ours, line.encode())
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(5)
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(up: "subprocess.Popen[str]", environment: dict[str, str]) -> Iterator[Terminal]:
+    made = Terminal(environment, "--nats", url_of(up), "--temperature", "0", "--seed", "1")
+    yield made
+    made.close()
+
+
+def test_a_person_asks_cancels_and_leaves(terminal: Terminal) -> None:
+    terminal.until(r"takes in [\d,]+ tokens")
+    terminal.until("> ")
+    terminal.type("hello\n")
+    figures = terminal.until(r"\d+ tokens, [\d.]+ tokens/s, first after \d+ ms")
+    terminal.until("> ")
+    terminal.type("/help\n")
+    terminal.until("/save FILE")
+    terminal.until("> ")
+    terminal.type("/nonsense\n")
+    terminal.until("slipstream: /nonsense is none of")
+    terminal.until("> ")
+    terminal.type("\x04")
+
+    assert "\x1b[2m" in figures, "figures are dim"
+    assert 0 == terminal.process.wait(10)
+
+
+def test_ctrl_c_cancels_the_answer_and_a_second_one_leaves(
+    up: "subprocess.Popen[str]", environment: dict[str, str]
+) -> None:
+    url = url_of(up)
+    terminal = Terminal(environment, "--nats", url, "--max-tokens", "4000", "--temperature", "1")
+    try:
+        terminal.until("> ")
+        terminal.type("hello\n")
+        terminal.until(r"hello\r\n.{20}")
+        terminal.interrupt()
+        terminal.until("cancelled, and no part of the chat")
+        held = ask(environment, "workers", "--nats", url, "--json")
+        terminal.until("> ")
+        terminal.interrupt()
+
+        assert 130 == terminal.process.wait(10)
+    finally:
+        terminal.close()
+    assert [0] * 3 == [each["num_held"] for each in json.loads(held.stdout)]
