@@ -18,6 +18,7 @@ from slipstream.services.cli.roofline_command import roofline
 from slipstream.services.cli.run_command import run
 from slipstream.services.cli.simulate_command import simulate
 from slipstream.services.cli.submit_command import submit
+from slipstream.services.cli.top_command import top
 from slipstream.services.cli.up_command import up
 from slipstream.services.cli.usage import UsageError
 from slipstream.services.cli.workers_command import drain, workers
@@ -55,6 +56,7 @@ app.command()(submit)
 app.command()(result)
 app.command()(batch)
 app.command()(health)
+app.command()(top)
 app.command()(workers)
 app.command()(drain)
 app.command("eval")(evaluate)

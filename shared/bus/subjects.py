@@ -143,6 +143,7 @@ DEAD_STREAM = "slipstream_dead"
 
 SCHEDULER_QUEUE = "scheduler"
 DISCOVERY_PREFIX = "$SRV"  # of NATS micro-services: fixed by their protocol
+DISCOVERY_STATS = f"{DISCOVERY_PREFIX}.STATS"  # asks all of them
 INBOX_PREFIXES = ("_INBOX.", "_INBOX_")
 # The server closes the connection of whoever sends it a control line of over 4096 bytes.
 MAX_INBOX_LENGTH = 256
