@@ -13,6 +13,7 @@ from slipstream.shared.bus.discovery import Stats
 from slipstream.shared.bus.endpoint import serve
 from slipstream.shared.bus.subjects import DISCOVERY_STATS, EVENT, REPORT
 from slipstream.shared.messages.reports import KvEvent, PhaseEvent, WorkerReport
+from slipstream.shared.worker.reporter import REPORT_S
 
 _decode_stats = msgspec.json.Decoder(Stats).decode
 
@@ -35,6 +36,8 @@ class TopWatch:
 
     async def snapshots(self, interval_s: float) -> AsyncGenerator[Snapshot, None]:
         """Yield what is known at the end of each interval."""
+        # By the first one every worker shall have said something.
+        await asyncio.sleep(max(0.0, 2 * REPORT_S - interval_s))
         while True:
             # Asked a little before: the answers have to come.
             await asyncio.sleep(interval_s * 3 / 4)

@@ -1,13 +1,7 @@
 """`slipstream chat` on a pipe and at a terminal, with a stack on the fake engine."""
 
 import json
-import os
-import pty
-import re
-import select
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +9,7 @@ from typing import Any
 import pytest
 
 from .command_line import SLIPSTREAM, ask, url_of
+from .terminal import Terminal
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(90)]
 
@@ -68,47 +63,9 @@ def test_without_a_scheduler_it_says_what_to_start(
     assert 1 == done.stderr.count("\n")
 
 
-class Terminal:
-    """A person at a terminal."""
-
-    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [*SLIPSTREAM, "chat", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**environment, "TERM": "xterm", "COLUMNS": "200"},
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self._seen = ""
-
-    def until(self, pattern: str) -> str:
-        """Return what is shown up to a pattern, and forget it."""
-        deadline_s = time.monotonic() + 20
-        while not (found := re.search(pattern, self._seen)):
-            assert time.monotonic() < deadline_s, f"{pattern} is not in {self._seen!r}"
-            if select.select([self._ours], [], [], 0.1)[0]:
-                self._seen += os.read(self._ours, 65536).decode(errors="replace")
-        shown, self._seen = self._seen[: found.end()], self._seen[found.end() :]
-        return shown
-
-    def type(self, line: str) -> None:
-        os.write(self._ours, line.encode())
-
-    def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(5)
-        os.close(self._ours)
-
-
 @pytest.fixture
 def terminal(up: "subprocess.Popen[str]", environment: dict[str, str]) -> Iterator[Terminal]:
-    made = Terminal(environment, "--nats", url_of(up), "--temperature", "0", "--seed", "1")
+    made = Terminal(environment, "chat", "--nats", url_of(up), "--temperature", "0", "--seed", "1")
     yield made
     made.close()
 
@@ -135,7 +92,9 @@ def test_ctrl_c_cancels_the_answer_and_a_second_one_leaves(
     up: "subprocess.Popen[str]", environment: dict[str, str]
 ) -> None:
     url = url_of(up)
-    terminal = Terminal(environment, "--nats", url, "--max-tokens", "4000", "--temperature", "1")
+    terminal = Terminal(
+        environment, "chat", "--nats", url, "--max-tokens", "4000", "--temperature", "1"
+    )
     try:
         terminal.until("> ")
         terminal.type("hello\n")
