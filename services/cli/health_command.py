@@ -10,8 +10,6 @@ import typer
 
 from slipstream.shared.lifecycle import STALE_AFTER_S, Status
 
-EXAMPLE = "slipstream health decode --status-file /tmp/slipstream/status.json"
-
 
 def health(
     role: Annotated[str | None, typer.Argument(help="The role it must have.")] = None,
@@ -19,10 +17,22 @@ def health(
         Path | None,
         typer.Option(envvar="SLIPSTREAM_STATUS_FILE", help="The service's --status-file."),
     ] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print it as a JSON object.")] = False,
 ) -> None:
-    """Exit with 0 when the service is ready and its heart beats. For container health checks."""
+    """
+    Exit with 0 when the service is ready and its heart beats, else with 1, for health checks.
+
+    For example:
+
+      slipstream health decode --status-file /tmp/slipstream/status.json
+    """
     problem = find_problem(status_file, role)
-    typer.echo(problem or f"ready: {role or status_file}")
+    if json:
+        found = {"is_ready": problem is None, "role": role, "problem": problem}
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        typer.echo(problem or f"ready: {role or status_file}")
     raise typer.Exit(1 if problem else 0)
 
 

@@ -2,14 +2,19 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from slipstream.services.cli.console import progress, resolve_cache_dir
 from slipstream.shared.config import DEFAULT_MODEL, WeightFormat
 from slipstream.shared.errors import ModelError
+
+if TYPE_CHECKING:
+    from slipstream.shared.model.store import CachedModel
 
 CacheDir = Annotated[
     Path | None,
@@ -30,7 +35,15 @@ def pull(
     name: Annotated[str, typer.Argument(help="A name, or a GGUF file to convert.")] = DEFAULT_MODEL,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Fetch and convert a model, or check every byte of the one that is there."""
+    """
+    Fetch and convert a model, or check every byte of the one that is there; print its folder.
+
+    For example:
+
+      slipstream model pull smollm2-135m
+
+      slipstream model pull ./model-q4.gguf
+    """
     from slipstream.shared.model.store import pull_model  # noqa: PLC0415 - keeps --help quick
 
     typer.echo(pull_model(name, resolve_cache_dir(cache_dir), report=progress))
@@ -44,7 +57,13 @@ def pack(
     ] = "int8",
     cache_dir: CacheDir = None,
 ) -> None:
-    """Make the packed weights and the vocabulary that workers map; services find them ready."""
+    """
+    Make the packed weights and the vocabulary that workers map; services find them ready.
+
+    For example:
+
+      slipstream model pack smollm2-135m --format int4
+    """
     from slipstream.shared.model.config import load_config, model_fingerprint  # noqa: PLC0415
     from slipstream.shared.model.packed_weights import open_packed  # noqa: PLC0415 - as above
     from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - as above
@@ -74,12 +93,27 @@ def pack_once(name: str, weight_format: WeightFormat, cache_dir: Path) -> None:
 
 
 @app.command("list")
-def list_(cache_dir: CacheDir = None) -> None:
-    """Print name, size and folder of every cached model."""
+def list_(
+    cache_dir: CacheDir = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print them as a JSON list.")] = False,
+) -> None:
+    """
+    Print name, size and folder of every cached model.
+
+    For example:
+
+      slipstream model list
+
+      slipstream model list --json | jq -r '.[].directory'
+    """
     from slipstream.shared.model.store import list_models  # noqa: PLC0415 - as above
 
     directory = resolve_cache_dir(cache_dir)
     models = list_models(directory)
+    if json:
+        typer.echo(_as_json(models))
+        return
     if not models:
         progress(f"no models in {directory}: fetch one with slipstream model pull {DEFAULT_MODEL}")
     for model in models:
@@ -87,12 +121,31 @@ def list_(cache_dir: CacheDir = None) -> None:
         typer.echo(f"{model.name}  {model.num_bytes / 1e6:.0f} MB  {model.directory}{state}")
 
 
+def _as_json(models: "Sequence[CachedModel]") -> str:
+    fields = [
+        {
+            "name": each.name,
+            "num_bytes": each.num_bytes,
+            "directory": str(each.directory),
+            "damage": each.damage or None,
+        }
+        for each in models
+    ]
+    return msgspec.json.encode(fields).decode()
+
+
 @app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="A name that `slipstream model list` prints.")],
     cache_dir: CacheDir = None,
 ) -> None:
-    """Remove every cached version of a model."""
+    """
+    Remove every cached version of a model.
+
+    For example:
+
+      slipstream model remove smollm2-135m
+    """
     from slipstream.shared.model.store import remove_model  # noqa: PLC0415 - as above
 
     num_bytes = remove_model(name, resolve_cache_dir(cache_dir), report=progress)

@@ -1,5 +1,6 @@
 """The commands that run one service each."""
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 import typer
@@ -13,7 +14,17 @@ def add_role_commands(app: typer.Typer) -> None:
     """Register one command a service."""
     for each in ROLE_COMMANDS:
         command = command_for(each.config_class, _runner(each.folder))
-        app.command(each.role, help=each.help, rich_help_panel="One service each")(command)
+        words = f"{each.help}\n\n{_example(each.role, each.config_class)}"
+        app.command(each.role, help=words, rich_help_panel="One service each")(command)
+
+
+def _example(role: str, config_class: type[ServiceConfig]) -> str:
+    """Return a command that starts the service with all that it must be told."""
+    needs_arena = any(
+        each.name == "arena_dir" and each.default is MISSING for each in fields(config_class)
+    )
+    arena = " --arena-dir /dev/shm/slipstream" if needs_arena else ""
+    return f"For example:\n\n  slipstream {role} --nats nats://127.0.0.1:4222{arena}"
 
 
 def _runner(folder: str) -> Any:  # Any: each service takes its own configuration

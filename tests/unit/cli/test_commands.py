@@ -230,7 +230,7 @@ def test_an_error_is_one_line_and_a_status(
     "command",
     [
         *([], ["up"], ["run"], ["generate"], ["eval"], ["bench"], ["bench", "engine"]),
-        *(["roofline"], ["model"], ["kv"]),
+        *(["roofline"], ["model"], ["kv"], ["chat"], ["batch"], ["top"]),
     ],
 )
 def test_help_is_quick_and_loads_nothing_heavy(command: list[str]) -> None:
@@ -247,7 +247,7 @@ def test_help_is_quick_and_loads_nothing_heavy(command: list[str]) -> None:
 
     assert 0 == shown.returncode, shown.stderr
     assert "Usage:" in shown.stdout
-    assert "xample" in shown.stdout or ["kv"] == command
+    assert "xample" in shown.stdout
 
 
 def write_status(path: Path, state: str, age_s: float = 0.0) -> None:
