@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pytest
 from host_network import HostNetwork, host_network, why_not
 
-from slipstream.services.cli import client
 from slipstream.services.cli.bench_hosts import HostPlan, Hosts
 from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.client import answers
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import HostId
 from slipstream.shared.messages.codec import decoder_of
@@ -46,7 +46,7 @@ class Network:
     bus: NatsBus
     rng: random.Random
 
-    async def ask(self, num_tokens: int, deadline_ms: int = 30_000) -> client.Answer:
+    async def ask(self, num_tokens: int, deadline_ms: int = 30_000) -> answers.Answer:
         """Ask for what the far host has to compute; the answer's tokens must be right."""
         prompt = [self.rng.randrange(3, 250) for _ in range(num_tokens)]
         request = GenerateRequest(
@@ -57,7 +57,7 @@ class Network:
             route="remote",
             deadline_ms=deadline_ms,
         )
-        answer = await client.complete(self.bus, request, timeout_s=60)
+        answer = await answers.complete(self.bus, request, timeout_s=60)
         assert oracle(prompt, _NUM_OUTPUT_TOKENS, ignore_eos=True) == answer.token_ids
         return answer
 
@@ -156,7 +156,7 @@ async def test_a_link_that_is_cut_and_mended_costs_time_or_a_clear_error(
         network.link.mend()
         answers = await asyncio.gather(*asking, return_exceptions=True)
         for answer in answers:
-            assert isinstance(answer, client.Answer | SlipstreamError), answer
+            assert isinstance(answer, answers.Answer | SlipstreamError), answer
     await network.until_idle()
 
     await network.ask(500)
