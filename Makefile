@@ -70,7 +70,7 @@ format: setup ## mend what ruff can mend
 # mypy is blind to the package-dir mapping (and misses errors silently), hence the links.
 types: setup ## mypy, strict
 	@mkdir -p .types/slipstream
-	@for part in kernels shared services; do ln -sfn ../../$$part .types/slipstream/$$part; done
+	@for part in kernels shared services client; do ln -sfn ../../$$part .types/slipstream/$$part; done
 	@MYPYPATH=.types $(BIN)/mypy --explicit-package-bases --namespace-packages -p slipstream
 
 clean: ## remove what the targets above made

@@ -1,6 +1,6 @@
 """The client of a running stack: one request, its stream put together, its ending or an error."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from slipstream.shared.bus.bus import Bus
@@ -50,7 +50,7 @@ async def complete(bus: Bus, request: GenerateRequest, *, timeout_s: float) -> A
     incoming = await bus.request(GENERATE.subject(), encode(request), timeout_s=timeout_s)
     match decoder_of(ClientAnswer).decode(incoming.payload):
         case Completion() as completion:
-            return _from_completion(completion)
+            return answer_of(completion)
         case Failed() as failed:
             raise RequestFailedError(failed)
         case other:
@@ -82,7 +82,7 @@ class AnswerStream:
         """What the scheduler calls it; None until that is known."""
         return self._stream.request_id
 
-    async def pieces(self) -> AsyncIterator[str]:
+    async def pieces(self) -> AsyncGenerator[str, None]:
         """
         Publish the request and yield its text as it comes, each character once.
 
@@ -120,7 +120,8 @@ def _from_stream(assembler: StreamAssembler, ending: Finished) -> Answer:
     )
 
 
-def _from_completion(completion: Completion) -> Answer:
+def answer_of(completion: Completion) -> Answer:
+    """Return the first choice of a whole answer."""
     choice = completion.choices[0]
     return Answer(
         text=choice.text,

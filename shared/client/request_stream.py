@@ -45,9 +45,12 @@ class RequestFailedError(SlipstreamError):
     def __init__(self, failed: Failed) -> None:
         self.failed = failed
         self.code = failed.code
+        self.field = failed.field
+        ms = failed.retry_after_ms
+        self.retry_after_s = None if ms is None else ms / 1000
         message = failed.message
-        if failed.retry_after_ms is not None:
-            message += f" (try again in {failed.retry_after_ms / 1000:g} s)"
+        if self.retry_after_s is not None:
+            message += f" (try again in {self.retry_after_s:g} s)"
         super().__init__(message)
 
 

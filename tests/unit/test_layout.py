@@ -15,7 +15,7 @@ import pytest
 from slipstream.shared.bus.subjects import PREFIX, TOPICS
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("kernels", "shared", "services")
+PARTS = ("kernels", "shared", "services", "client")
 SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 MAX_NUM_LINES = 400
 MAX_NUM_SERVICE_LINES = 100
@@ -34,7 +34,7 @@ LAYERS = {
     "shared.bus": MESSAGES | {"shared.bus"},
     "shared.lifecycle": MESSAGES | {"shared.bus"},
 }
-WITHOUT_TORCH = ("scheduler", "kv_manager")
+WITHOUT_TORCH = ("services.scheduler", "services.kv_manager", "client")
 
 
 def module_of(path: Path) -> str:
@@ -115,6 +115,11 @@ def test_no_folder_is_a_regular_package(folder: str) -> None:
     assert [] == list((ROOT / folder).rglob("__init__.py"))
 
 
+def test_client_alone_has_a_short_name() -> None:
+    """What programs import stands in one `__init__.py`; see docs/adr/0001."""
+    assert [ROOT / "client/__init__.py"] == list((ROOT / "client").rglob("__init__.py"))
+
+
 def test_packages_of_the_distribution_are_the_folders() -> None:
     """No tool can discover packages through a mapping, so the list is kept by hand."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -135,6 +140,10 @@ def test_kernels_imports_nothing_of_ours() -> None:
 
 def test_shared_imports_no_service() -> None:
     assert [] == offences("shared", {"shared", "kernels"})
+
+
+def test_client_imports_only_what_is_shared() -> None:
+    assert [] == offences("client", {"client", "shared"})
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -161,10 +170,10 @@ def services() -> list[str]:
 
 @pytest.mark.parametrize("service", services())
 def test_no_service_imports_another(service: str) -> None:
-    """The command line puts them together: it may import each one's `main`."""
+    """The command line puts them together: it may import each one's `main`, and the client."""
     allowed = {"shared", "kernels", f"services.{service}"}
     if service == "cli":
-        allowed |= {f"services.{other}.main" for other in services()}
+        allowed |= {f"services.{other}.main" for other in services()} | {"client"}
 
     assert [] == offences(f"services.{service}", allowed)
 
@@ -218,12 +227,10 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("service", WITHOUT_TORCH)
-def test_service_starts_without_torch(service: str) -> None:
-    names = [
-        f"slipstream.{module}" for module in MODULES if is_within(module, f"services.{service}")
-    ]
-    assert names, "there is no such service"
+@pytest.mark.parametrize("part", WITHOUT_TORCH)
+def test_what_needs_no_torch_starts_without(part: str) -> None:
+    names = [f"slipstream.{module}" for module in MODULES if is_within(module, part)]
+    assert names, "there is no such part"
     done = run_python(BLOCKED, *names)
 
     assert 0 == done.returncode, done.stderr

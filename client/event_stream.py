@@ -1,0 +1,38 @@
+"""Take server-sent events apart. Pure: bytes in, the data of whole events out."""
+
+from slipstream.shared.errors import ProtocolError
+
+MAX_EVENT_BYTES = 8 * 2**20
+
+
+class EventStream:
+    """
+    Reads events as they are cut by the network: anywhere.
+
+    Lines end with a line feed, with or without a carriage return. Nothing else ends one: JSON may
+    hold the other characters that Python takes for ends of lines.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""  # of a line that has not ended
+        self._data: list[bytes] = []  # of an event that has not ended
+        self._num_bytes = 0
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """Return the data of the events that end here. Raises ProtocolError for endless ones."""
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        taken = [self._take(line.removesuffix(b"\r")) for line in lines]
+        if self._num_bytes + len(self._rest) > MAX_EVENT_BYTES:
+            raise ProtocolError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return [event for event in taken if event is not None]
+
+    def _take(self, line: bytes) -> bytes | None:
+        if not line:
+            event = b"\n".join(self._data) if self._data else None
+            self._data, self._num_bytes = [], 0
+            return event
+        name, _, value = line.partition(b":")  # a comment has no name
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+            self._num_bytes += len(value)
+        return None

@@ -1,0 +1,165 @@
+"""Requests, chunks and errors as the OpenAI-compatible gateway has them. Pure."""
+
+import email.utils
+import time
+from typing import Any
+
+import msgspec
+
+from slipstream.shared.errors import ProtocolError
+from slipstream.shared.messages.codec import encode
+from slipstream.shared.messages.common import Failed, FinishReason, Usage
+from slipstream.shared.messages.generate import GenerateRequest
+
+CHAT_PATH = "/v1/chat/completions"
+TEXT_PATH = "/v1/completions"
+_MAX_EXCERPT = 200
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _OutputDetails(msgspec.Struct):
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    seed: int | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream."""
+
+    id: str = ""
+    model: str | None = None
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None  # Any: servers differ
+    seed: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What it adds to the text."""
+        return "".join(
+            (choice.delta.content if choice.delta else choice.text) or "" for choice in self.choices
+        )
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """How the answer ended, in the chunk that says so. Raises ProtocolError."""
+        for choice in self.choices:
+            match choice.finish_reason:
+                case None:
+                    continue
+                case "stop" | "length" | "abort" as reason:
+                    return reason
+                case other:
+                    raise ProtocolError(f"unknown finish_reason {other!r}")
+        return None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The ids of its tokens, where the server says them."""
+        return [one for choice in self.choices for one in choice.token_ids or ()]
+
+    @property
+    def used_seed(self) -> int | None:
+        """The seed, where the server says it."""
+        return next((each.seed for each in self.choices if each.seed is not None), self.seed)
+
+
+_chunk_decoder = msgspec.json.Decoder(Chunk)
+
+
+def chunk_of(event: bytes) -> Chunk:
+    """Return an event's chunk. Raises ProtocolError."""
+    try:
+        return _chunk_decoder.decode(event)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"an event of the stream is no chunk: {error}") from error
+
+
+def path_and_body(request: GenerateRequest) -> tuple[str, bytes]:
+    """Return where a request is posted, and what: fields keep their names."""
+    fields = msgspec.json.decode(encode(request, "json"))
+    if "prompt_token_ids" in fields:
+        fields["prompt"] = fields.pop("prompt_token_ids")
+    fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    path = TEXT_PATH if request.messages is None else CHAT_PATH
+    return path, msgspec.json.encode(fields)
+
+
+def usage_of(usage: _Usage) -> Usage:
+    """Return the usage in our words."""
+    cached = usage.prompt_tokens_details
+    drafts = usage.completion_tokens_details
+    num_accepted = (drafts.accepted_prediction_tokens if drafts else None) or 0
+    num_rejected = (drafts.rejected_prediction_tokens if drafts else None) or 0
+    return Usage(
+        num_prompt_tokens=usage.prompt_tokens,
+        num_output_tokens=usage.completion_tokens,
+        num_cached_tokens=(cached.cached_tokens if cached else None) or 0,
+        num_accepted_tokens=num_accepted,
+        num_tested_tokens=num_accepted + num_rejected,
+    )
+
+
+def failed_of(error: object, fallback_code: str, retry_after_s: float | None = None) -> Failed:
+    """Return the failure that an error object tells of, whatever of it is there."""
+    fields = error if isinstance(error, dict) else {"message": error}
+    code = next(
+        (each for name in ("code", "type") if isinstance(each := fields.get(name), str) and each),
+        fallback_code,
+    )
+    field = fields.get("param")
+    return Failed(
+        code=code,
+        message=str(fields.get("message") or "the server gave no reason"),
+        field=field if isinstance(field, str) and field else None,
+        retry_after_ms=None if retry_after_s is None else round(retry_after_s * 1000),
+    )
+
+
+def failed_of_body(status: int, body: bytes, retry_after: str | None) -> Failed:
+    """Return the failure that an answer with another status than 200 tells of."""
+    try:
+        content = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        content = None
+    error = content.get("error") if isinstance(content, dict) else None
+    if error is None:
+        excerpt = body[:_MAX_EXCERPT].decode(errors="replace").strip()
+        error = f"HTTP status {status}" + (f": {excerpt}" if excerpt else "")
+    return failed_of(error, f"http_{status}", seconds_of(retry_after))
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """Return what a Retry-After header says, in seconds or as a date; None for anything else."""
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if seconds < float("inf") else None
