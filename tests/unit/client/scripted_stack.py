@@ -1,6 +1,5 @@
 """A scheduler and its workers on the memory bus, as far as a client sees them: scripted."""
 
-from collections.abc import Callable
 from typing import Any
 
 from slipstream.client.nats_transport import BusTransport
@@ -72,7 +71,6 @@ class ScriptedStack:
         self.resumes: list[Resume] = []
         self.cancels: list[Cancel] = []
         self.broker: MemoryBroker | None = None
-        self.on_request: Callable[[], None] = lambda: None
         self._scripts = list(scripts)
 
     def transport(self) -> BusTransport:
@@ -95,7 +93,6 @@ class ScriptedStack:
 
     async def _generate(self, message: Incoming) -> None:
         self.requests.append(decode_request(message.payload))
-        self.on_request()
         await self._play(message.reply)
 
     async def _resume(self, message: Incoming) -> None:
