@@ -15,6 +15,7 @@ from slipstream.client.openai_shapes import (
     failed_of,
     failed_of_body,
     path_and_body,
+    retry_after_of,
     usage_of,
 )
 from slipstream.shared.client.answers import Answer, RequestFailedError
@@ -24,8 +25,8 @@ from slipstream.shared.messages.common import FinishReason, Timings, Usage
 from slipstream.shared.messages.generate import GenerateRequest
 
 CONNECT_S = 5.0
-# Between two events of a stream that has begun. Before that it may wait in the server's queue, as
-# long as the request may take.
+# In a stream that has begun, if only by a comment. Before that it may wait in the server's queue,
+# as long as the request may take.
 SILENCE_S = 30.0
 _MAX_ERROR_BYTES = 64 * 1024
 _DONE = b"[DONE]"
@@ -43,6 +44,7 @@ class HttpAttempt:
         self._timeout_s = timeout_s
         self._silence_s = silence_s
         self._draft = _Draft(request)
+        self._has_begun = False
 
     async def pieces(self) -> AsyncGenerator[str, None]:
         """Send the request and yield its text; see `Attempt`."""
@@ -95,15 +97,17 @@ class HttpAttempt:
     async def _next(self, received: AsyncIterator[bytes], deadline_s: float) -> bytes | None:
         loop = asyncio.get_running_loop()
         wait_s = deadline_s - loop.time()
-        if self._draft.has_begun:
+        if self._has_begun:
             wait_s = min(wait_s, self._silence_s)
         try:
             async with asyncio.timeout(wait_s):
-                return await anext(received, None)
+                part = await anext(received, None)
         except TimeoutError as error:
             if loop.time() >= deadline_s:
                 raise DeadlineExceededError("ending of the stream", self._timeout_s) from error
             raise ConnectionLostError(f"nothing came for {self._silence_s:g} s") from error
+        self._has_begun = True
+        return part
 
 
 class _Draft:
@@ -118,11 +122,6 @@ class _Draft:
         self._last: Chunk | None = None
         self._began_s = time.monotonic()
         self._first_s = self._last_s = self._began_s
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything has come."""
-        return self._last is not None
 
     def take(self, chunk: Chunk) -> str:
         """Take a chunk; return the text that it adds."""
@@ -224,10 +223,8 @@ async def _check(response: httpx2.Response) -> None:
     """Raise HttpStatusError for a refusal, ProtocolError for what is no stream."""
     if response.status_code != httpx2.codes.OK:
         body = await _beginning(response)
-        retry_after = response.headers.get("Retry-After")
-        raise HttpStatusError(
-            response.status_code, failed_of_body(response.status_code, body, retry_after)
-        )
+        failed = failed_of_body(response.status_code, body, retry_after_of(response.headers))
+        raise HttpStatusError(response.status_code, failed)
     kind = response.headers.get("Content-Type", "nothing")
     if not kind.startswith("text/event-stream"):
         raise ProtocolError(f"{response.url} answered {kind} instead of a stream of events")

@@ -5,8 +5,6 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-import msgspec
-
 from slipstream.client.errors import ClientClosedError, NoSchedulerError, ServerUnreachableError
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.durable import StorageError
@@ -131,10 +129,6 @@ class BusTransport:
 
     def attempt(self, request: GenerateRequest, timeout_s: float) -> NatsAttempt:
         """Return a try."""
-        # The server may use the time for its decisions, and end what nobody waits for any more.
-        request = msgspec.structs.replace(
-            request, stream=True, deadline_ms=max(1, int(timeout_s * 1000))
-        )
         return NatsAttempt(self._connected, self._where, request, timeout_s)
 
     async def submit(self, request: GenerateRequest) -> str:

@@ -1,7 +1,9 @@
 """Requests, chunks and errors as the OpenAI-compatible gateway has them. Pure."""
 
+import contextlib
 import email.utils
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -102,7 +104,7 @@ def path_and_body(request: GenerateRequest) -> tuple[str, bytes]:
     fields = msgspec.json.decode(encode(request, "json"))
     if "prompt_token_ids" in fields:
         fields["prompt"] = fields.pop("prompt_token_ids")
-    fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    fields["stream_options"] = {"include_usage": True}
     path = TEXT_PATH if request.messages is None else CHAT_PATH
     return path, msgspec.json.encode(fields)
 
@@ -138,7 +140,7 @@ def failed_of(error: object, fallback_code: str, retry_after_s: float | None = N
     )
 
 
-def failed_of_body(status: int, body: bytes, retry_after: str | None) -> Failed:
+def failed_of_body(status: int, body: bytes, retry_after_s: float | None) -> Failed:
     """Return the failure that an answer with another status than 200 tells of."""
     try:
         content = msgspec.json.decode(body)
@@ -148,18 +150,22 @@ def failed_of_body(status: int, body: bytes, retry_after: str | None) -> Failed:
     if error is None:
         excerpt = body[:_MAX_EXCERPT].decode(errors="replace").strip()
         error = f"HTTP status {status}" + (f": {excerpt}" if excerpt else "")
-    return failed_of(error, f"http_{status}", seconds_of(retry_after))
+    return failed_of(error, f"http_{status}", retry_after_s)
 
 
-def seconds_of(retry_after: str | None) -> float | None:
-    """Return what a Retry-After header says, in seconds or as a date; None for anything else."""
-    if retry_after is None:
-        return None
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except ValueError:
-            return None
-    return max(0.0, seconds) if seconds < float("inf") else None
+def retry_after_of(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds to wait that headers tell of, if they do: the exact ones first."""
+    with contextlib.suppress(KeyError, ValueError):
+        return _bounded(float(headers["retry-after-ms"]) / 1000)
+    with contextlib.suppress(KeyError, ValueError):
+        return _bounded(float(headers["retry-after"]))
+    with contextlib.suppress(KeyError, ValueError):
+        date = email.utils.parsedate_to_datetime(headers["retry-after"])
+        return _bounded(date.timestamp() - time.time())
+    return None
+
+
+def _bounded(seconds: float) -> float:
+    if not seconds < float("inf"):
+        raise ValueError(f"{seconds} s is no time to wait")
+    return max(0.0, seconds)

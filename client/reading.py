@@ -5,12 +5,16 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator
 
+import msgspec
+
 from slipstream.client.retries import Retries
 from slipstream.client.seam import Seam
 from slipstream.client.transport import Attempt, Transport
 from slipstream.shared.client.answers import Answer
-from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.errors import DeadlineExceededError, NoAnswerError, SlipstreamError
 from slipstream.shared.messages.generate import GenerateRequest
+
+_SERVER_ROOM_S = 1.0
 
 
 class Reading:
@@ -43,6 +47,8 @@ class Reading:
                         yield piece
             except SlipstreamError as error:
                 pause_s = self._pause_s(error, deadline_s)
+                if pause_s is None and _is_our_deadline(error):
+                    raise DeadlineExceededError("end of the answer", self._timeout_s) from error
                 if pause_s is None:
                     raise
             else:
@@ -58,9 +64,11 @@ class Reading:
 
     async def _one_try(self, deadline_s: float) -> AsyncGenerator[str, None]:
         left_s = deadline_s - asyncio.get_running_loop().time()
-        # Upwards to milliseconds: it may stand in a message.
-        timeout_s = math.ceil(1000 * left_s) / 1000
-        attempt = self._attempt = self._transport.attempt(self._request, timeout_s)
+        # Told to the server too, which decides by it. It has a little longer: whose time is over
+        # hears so from here, by one error.
+        deadline_ms = max(1, math.ceil(1000 * (left_s + _SERVER_ROOM_S)))
+        request = msgspec.structs.replace(self._request, stream=True, deadline_ms=deadline_ms)
+        attempt = self._attempt = self._transport.attempt(request, left_s)
         self._seam.begin()
         async with contextlib.aclosing(attempt.pieces()) as pieces:
             async for piece in pieces:
@@ -76,3 +84,8 @@ class Reading:
         pause_s = self._retries.pause_s(error, self.num_retries + 1)
         left_s = deadline_s - asyncio.get_running_loop().time()
         return pause_s if pause_s is not None and pause_s < left_s else None
+
+
+def _is_our_deadline(error: SlipstreamError) -> bool:
+    """Tell whether a try ended with its time: its message knows only what was left of it."""
+    return isinstance(error, DeadlineExceededError) and not isinstance(error, NoAnswerError)

@@ -32,7 +32,7 @@ class Transport(Protocol):
         """Connect, where that comes before the first request. Raises ServerUnreachableError."""
 
     def attempt(self, request: GenerateRequest, timeout_s: float) -> Attempt:
-        """Return a try that ends within so many seconds."""
+        """Return a try at a streamed request that ends within so many seconds."""
 
     async def submit(self, request: GenerateRequest) -> str:
         """Store a request; return the key of its result."""

@@ -11,12 +11,12 @@ from slipstream.client.openai_shapes import (
     failed_of,
     failed_of_body,
     path_and_body,
-    seconds_of,
+    retry_after_of,
 )
 from slipstream.client.options import request_of
 from slipstream.shared.errors import ProtocolError
 
-STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+STREAMED = {"stream_options": {"include_usage": True}}
 
 
 def test_a_text_goes_to_completions() -> None:
@@ -64,7 +64,7 @@ def test_an_unknown_finish_reason_is_not_passed_on() -> None:
 
 def test_an_error_keeps_code_field_and_time() -> None:
     error = {"message": "too hot", "type": "t", "param": "temperature", "code": "range"}
-    failed = failed_of_body(400, json.dumps({"error": error}).encode(), "1.5")
+    failed = failed_of_body(400, json.dumps({"error": error}).encode(), 1.5)
 
     assert ("range", "too hot", "temperature", 1500) == (
         failed.code,
@@ -95,14 +95,17 @@ def test_a_refusal_that_is_no_json_is_quoted() -> None:
     assert ("http_502", "HTTP status 502: <h1>Bad gateway</h1>") == (failed.code, failed.message)
 
 
-def test_a_time_to_wait_may_be_a_date() -> None:
+def test_a_time_to_wait_may_be_exact_or_whole_or_a_date() -> None:
     in_a_minute = email.utils.formatdate(time.time() + 60, usegmt=True)
 
-    assert 57 < (seconds_of(in_a_minute) or 0) <= 60
-    assert 0 == seconds_of(email.utils.formatdate(0, usegmt=True))
-    assert 0 == seconds_of("-3")
+    assert 1.25 == retry_after_of({"retry-after-ms": "1250", "retry-after": "2"})
+    assert 2 == retry_after_of({"retry-after": "2", "retry-after-ms": "soon"})
+    assert 57 < (retry_after_of({"retry-after": in_a_minute}) or 0) <= 60
+    assert 0 == retry_after_of({"retry-after": email.utils.formatdate(0, usegmt=True)})
+    assert 0 == retry_after_of({"retry-after": "-3"})
 
 
-@pytest.mark.parametrize("header", [None, "soon", "inf", "nan", ""])
-def test_a_time_that_can_not_be_read_is_none(header: str | None) -> None:
-    assert seconds_of(header) is None
+@pytest.mark.parametrize("header", ["soon", "inf", "nan", ""])
+def test_a_time_that_can_not_be_read_is_none(header: str) -> None:
+    assert retry_after_of({"retry-after": header}) is None
+    assert retry_after_of({}) is None

@@ -76,7 +76,8 @@ async def test_an_answer_is_whole() -> None:
         request.path,
         request.headers["authorization"],
     )
-    assert 4 == request.body["max_tokens"]
+    assert (4, True) == (request.body["max_tokens"], request.body["stream"])
+    assert 5000 < request.body["deadline_ms"] <= 6000
 
 
 async def test_a_url_may_end_as_other_clients_want_it() -> None:
@@ -122,6 +123,7 @@ BROKEN = [
         id="an error that may pass",
     ),
     pytest.param([STREAM_HEAD, chunk("Under t"), HANG], id="silence"),
+    pytest.param([STREAM_HEAD, framed(b": keep-alive\n\n"), HANG], id="silence after a comment"),
     pytest.param(refusal(429, {"message": "full", "code": "overloaded"}), id="429"),
     pytest.param(refusal(503, None), id="503 of a proxy"),
     pytest.param(refusal(502, None), id="502"),
@@ -139,6 +141,15 @@ async def test_whatever_breaks_each_character_comes_once(script: Script) -> None
     assert (TEXT, TEXT, 2) == ("".join(pieces), stream.answer.text, stream.num_retries)
     assert 3 == len(server.requests)
     assert 1 == len({request.body["seed"] for request in server.requests})
+
+
+async def test_a_request_may_wait_in_silence_before_it_begins() -> None:
+    async with serving([0.15, STREAM_HEAD, 0.15, *answer(*WORDS)[1:]]) as server:
+        transport = HttpTransport(server.url, silence_s=0.1)
+        async with AsyncClient(transport=transport, retries=QUICK, timeout_s=5) as client:
+            assert TEXT == (await client.generate("Once")).text
+
+    assert 1 == len(server.requests)
 
 
 async def test_a_server_that_names_a_time_is_not_asked_before_it() -> None:
