@@ -100,6 +100,7 @@ class RequestStream:
         self._lost_s = lost_s
         self._mailbox: Mailbox | None = None
         self._is_refused = False
+        self._failure: SlipstreamError | None = None  # raised when what came before it was told
         self._deadline_s = 0.0
         self._heard_s = 0.0
 
@@ -181,6 +182,8 @@ class RequestStream:
     async def _step(self) -> list[StreamEvent]:
         """Wait for messages, or for silence, and return what they add."""
         assert self._mailbox is not None, "opened before it is read"
+        if self._failure is not None:
+            raise self._failure
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._deadline_s:
             await self.cancel()
@@ -193,7 +196,13 @@ class RequestStream:
             return []
         events: list[StreamEvent] = []
         for incoming in messages:
-            await self._take(incoming, events)
+            try:
+                await self._take(incoming, events)
+            except SlipstreamError as error:
+                if not events:
+                    raise
+                self._failure = error
+                break
         return events
 
     async def _ask_after_silence(self) -> None:
