@@ -18,8 +18,11 @@ Receive = Any
 Send = Any
 
 JSON = "application/json"
+# The second is what curl says of a body unless it is told otherwise.
+_BODY_TYPES = (JSON, "application/x-www-form-urlencoded", "")
 EVENTS = "text/event-stream; charset=utf-8"
 CONNECTION = "slipstream.connection"  # in the scope's state: the transport, to cut it
+_BODY = "http.response.body"
 _MAX_ID_CHARACTERS = 128
 _UNSAFE = re.compile(r"[^!-~]+")
 
@@ -39,6 +42,9 @@ class Exchange:
         }
         self.request_id = _request_id(self.headers.get("x-request-id"))
         self.status: int | None = None  # once an answer has begun
+        self.is_stream = False
+        self.is_complete = False  # the answer
+        self.is_gone = False  # the client
         self._state = scope.get("state", {})
         self._receive = receive
         self._send = send
@@ -46,6 +52,9 @@ class Exchange:
 
     async def read_body(self, max_num_bytes: int, timeout_s: float) -> bytes:
         """Return the body. Raises ApiError where it is too large, or too slow."""
+        kind = self.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind not in _BODY_TYPES:
+            raise ApiError("unsupported_media_type", f"content-type {kind[:64]!r}: send {JSON}")
         announced = self.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > max_num_bytes:
             raise _too_large(int(announced[:20]), max_num_bytes)
@@ -56,6 +65,7 @@ class Exchange:
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
+                        self.is_gone = True
                         raise ApiError("cancelled", "the client has gone")
                     pieces.append(message.get("body", b""))
                     num_bytes += len(pieces[-1])
@@ -70,6 +80,8 @@ class Exchange:
         """Return when the client has closed its connection."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        # It is said of a complete answer too.
+        self.is_gone = not self.is_complete
 
     async def answer(
         self,
@@ -81,7 +93,7 @@ class Exchange:
         """Send a whole answer."""
         length = {"content-length": str(len(body))}
         await self._start(status, content_type, {**length, **(headers or {})})
-        await self._out({"type": "http.response.body", "body": body})
+        await self._out({"type": _BODY, "body": body})
 
     async def fail(self, error: ApiError) -> None:
         """Answer with an error. After a body that was not read the connection can't be used on."""
@@ -92,13 +104,14 @@ class Exchange:
 
     async def start_events(self, headers: Mapping[str, str]) -> None:
         """Begin a stream of events."""
+        self.is_stream = True
         await self._start(
             200, EVENTS, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
         )
 
     async def send_events(self, events: bytes, *, is_last: bool = False) -> None:
         """Send events, waiting while the client has too many unread. Raises CutOffError."""
-        await self._out({"type": "http.response.body", "body": events, "more_body": not is_last})
+        await self._out({"type": _BODY, "body": events, "more_body": not is_last})
 
     def cut(self) -> None:
         """Close the connection at once, whatever of it was not read."""
@@ -123,6 +136,8 @@ class Exchange:
     async def _out(self, message: dict[str, Any]) -> None:
         try:
             async with asyncio.timeout(self._stall_s):
+                # Set before: who waits for the client's going hears of the end first.
+                self.is_complete = message["type"] == _BODY and not message.get("more_body")
                 await self._send(message)
         except TimeoutError as error:
             log.info("reader_cut_off", client_request_id=self.request_id, stall_s=self._stall_s)

@@ -1,27 +1,18 @@
-"""The two endpoints that generate: read, ask, answer in one piece or in events; never hang."""
+"""One request for tokens: asked of the scheduler, answered in one piece or in events."""
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Mapping
+from contextlib import aclosing
 
 import msgspec
-import structlog
 
 from slipstream.services.gateway.answers import Book, Head, whole_answer
-from slipstream.services.gateway.chunks import KEEP_ALIVE, ChunkWriter, error_events
-from slipstream.services.gateway.errors import CLIENT_CLOSED, ApiError, api_error_of
-from slipstream.services.gateway.exchange import CutOffError, Exchange, Receive, Scope, Send
+from slipstream.services.gateway.chunks import KEEP_ALIVE, ChunkWriter
+from slipstream.services.gateway.exchange import Exchange
 from slipstream.services.gateway.gateway import Gateway
-from slipstream.services.gateway.plans import Asking, Plan
+from slipstream.services.gateway.plans import Plan
 from slipstream.services.gateway.streams import Batch, Streams
-from slipstream.shared.errors import SlipstreamError
-from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.generate import Finished, TokenFrame
-
-log = structlog.get_logger()
-
-ReadPlan = Callable[[bytes, Asking], Plan]
 
 # Until then a failure can still be told by a status; from then on a client sees that we live.
 _QUIET_S = 10.0
@@ -29,91 +20,43 @@ _ID_PREFIXES = {"chat": "chatcmpl-", "text": "cmpl-"}
 _json = msgspec.json.Encoder().encode
 
 
-class GenerationEndpoint:
-    """An ASGI application for one path."""
+class Generation:
+    """Run it once; `book` and `head` tell afterwards what came of it."""
 
-    def __init__(self, gateway: Gateway, path: str, read_plan: ReadPlan) -> None:
+    def __init__(self, gateway: Gateway, exchange: Exchange, plan: Plan, began_s: float) -> None:
+        self.plan = plan
+        self.book = Book(plan, keeps_text=not plan.is_streamed)
+        self.head: Head | None = None
+        self.first_chunk_s: float | None = None  # from the arrival of the request
         self._gateway = gateway
-        self._path = path
-        self._read_plan = read_plan
+        self._exchange = exchange
+        self._began_s = began_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; a client that goes ends it."""
-        gateway = self._gateway
-        exchange = Exchange(scope, receive, send, gateway.config.stall_timeout_s)
-        gateway.num_running += 1
-        status = CLIENT_CLOSED
-        try:
-            status = await self._guarded(exchange)
-        finally:
-            gateway.leave()
-            gateway.metrics.answered(self._path, status)
-
-    async def _guarded(self, exchange: Exchange) -> int:
-        """Answer; return the status, also of an error that could only be told in the stream."""
-        try:
-            return await self._answer(exchange)
-        except SlipstreamError as error:
-            found = api_error_of(error)
-        except CutOffError:
-            self._gateway.metrics.cut_off()
-            return CLIENT_CLOSED
-        except Exception:
-            log.exception("request_failed", client_request_id=exchange.request_id)
-            found = ApiError("internal_error", "the gateway failed; its log says how")
-        with suppress(CutOffError):
-            await _tell(exchange, found)
-        return found.status
-
-    async def _answer(self, exchange: Exchange) -> int:
-        gateway = self._gateway
-        began_s = time.monotonic()
-        tenant = gateway.admit(exchange)
-        config = gateway.config
-        body = await exchange.read_body(config.max_body_bytes, config.body_timeout_s)
-        plan = self._read_plan(body, Asking(exchange.request_id, tenant))
-        work = asyncio.create_task(self._serve(exchange, plan, began_s))
-        gone = asyncio.create_task(exchange.until_gone())
-        ended = asyncio.create_task(gateway.has_to_end.wait())
-        try:
-            await asyncio.wait({work, gone, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-                return exchange.status or CLIENT_CLOSED
-        finally:
-            await cancel_all((work, gone, ended))
-        if gone.done() and not gone.cancelled():
-            gateway.metrics.disconnected()
-            return CLIENT_CLOSED
-        raise ApiError("draining", "the gateway is shutting down")
-
-    async def _serve(self, exchange: Exchange, plan: Plan, began_s: float) -> None:
-        async with Streams(self._gateway, plan, None) as streams:
-            if plan.is_streamed:
-                await self._stream(exchange, plan, streams, began_s)
+    async def run(self, headers: Mapping[str, str] | None) -> None:
+        """Ask and answer; `headers` go with the requests. Raises SlipstreamError, CutOffError."""
+        async with Streams(self._gateway, self.plan, headers) as streams:
+            if self.plan.is_streamed:
+                await self._stream(streams)
             else:
-                await self._collect(exchange, plan, streams)
+                await self._collect(streams)
 
-    async def _collect(self, exchange: Exchange, plan: Plan, streams: Streams) -> None:
-        book = Book(plan, keeps_text=True)
+    async def _collect(self, streams: Streams) -> None:
         async with aclosing(streams.batches()) as batches:
             async for batch in batches:
                 for request, event in batch:
                     match event:
                         case TokenFrame():
-                            book.add(request, event)
+                            self.book.add(request, event)
                         case Finished():
-                            book.end(request, event)
-        head = self._head(plan, streams)
-        answer = whole_answer(book, head, self._gateway.served.texts)
-        await exchange.answer(200, _json(answer), headers=_names(streams))
+                            self.book.end(request, event)
+        self.head = self._make_head(streams)
+        answer = whole_answer(self.book, self.head, self._gateway.served.texts)
+        await self._exchange.answer(200, _json(answer), headers=_names(streams))
 
-    async def _stream(
-        self, exchange: Exchange, plan: Plan, streams: Streams, began_s: float
-    ) -> None:
+    async def _stream(self, streams: Streams) -> None:
         writer: ChunkWriter | None = None
         kept: Batch = []  # what came before there was anything to begin an answer with
-        sent_s = began_s
+        sent_s = self._began_s
         async with aclosing(streams.batches()) as batches:
             async for batch in batches:
                 now_s = time.monotonic()
@@ -122,33 +65,38 @@ class GenerationEndpoint:
                     kept += batch
                     if not _begins(kept) and not (is_late and streams.first.accepted):
                         continue
-                    writer = await self._begin(exchange, plan, streams)
-                    self._gateway.metrics.first_byte(now_s - began_s)
+                    writer = await self._begin(streams)
                     batch, kept = kept, []  # noqa: PLW2901 - all that came counts
                 events = writer.events(batch)
                 if events or is_late:
-                    await exchange.send_events(events or KEEP_ALIVE)
+                    await self._exchange.send_events(events or KEEP_ALIVE)
                     sent_s = now_s
+                if events and self.first_chunk_s is None:
+                    self._note_first_chunk()
         assert writer is not None, "an ending begins an answer too"
-        await exchange.send_events(writer.last(), is_last=True)
+        await self._exchange.send_events(writer.last(), is_last=True)
 
-    async def _begin(self, exchange: Exchange, plan: Plan, streams: Streams) -> ChunkWriter:
-        await exchange.start_events(_names(streams))
-        book = Book(plan, keeps_text=False)
-        writer = ChunkWriter(book, self._head(plan, streams), self._gateway.served.texts)
+    async def _begin(self, streams: Streams) -> ChunkWriter:
+        await self._exchange.start_events(_names(streams))
+        self.head = self._make_head(streams)
+        writer = ChunkWriter(self.book, self.head, self._gateway.served.texts)
         echoed = b"".join(
-            writer.echo(request * plan.num_choices + choice, self._text_of(prompt))
-            for request, prompt in enumerate(plan.echoed)
-            for choice in range(plan.num_choices)
+            writer.echo(request * self.plan.num_choices + choice, self._text_of(prompt))
+            for request, prompt in enumerate(self.plan.echoed)
+            for choice in range(self.plan.num_choices)
         )
         if echoed:
-            await exchange.send_events(echoed)
+            await self._exchange.send_events(echoed)
         return writer
 
-    def _head(self, plan: Plan, streams: Streams) -> Head:
+    def _note_first_chunk(self) -> None:
+        self.first_chunk_s = time.monotonic() - self._began_s
+        self._gateway.metrics.first_byte(self.first_chunk_s)
+
+    def _make_head(self, streams: Streams) -> Head:
         served, accepted = self._gateway.served, streams.first.accepted
         return Head(
-            id=f"{_ID_PREFIXES[plan.kind]}{streams.first.request_id}",
+            id=f"{_ID_PREFIXES[self.plan.kind]}{streams.first.request_id}",
             created=int(time.time()),
             model=served.card.id,
             fingerprint=served.fingerprint,
@@ -167,16 +115,8 @@ def _begins(batch: Batch) -> bool:
 
 
 def _names(streams: Streams) -> Mapping[str, str]:
-    """Return by which names the request is found in traces and logs."""
+    """Return by which name the request is found in traces and logs."""
     accepted = streams.first.accepted
     if accepted is None or accepted.trace_id is None:
         return {}
     return {"x-slipstream-trace-id": accepted.trace_id}
-
-
-async def _tell(exchange: Exchange, error: ApiError) -> None:
-    """Tell a client of an error: by a status, or where the answer has begun in its stream."""
-    if exchange.status is None:
-        await exchange.fail(error)
-    else:
-        await exchange.send_events(error_events(error), is_last=True)

@@ -18,6 +18,7 @@ SERVICE_GATEWAY: Final = "slipstream-gateway"
 SERVICE_CLIENT: Final = "slipstream-client"
 
 # Spans of one request, in the order in which they start. Never a subject or an id in a name.
+# Before them all stands `POST` and the path of an HTTP request, where the gateway was asked.
 SPAN_SEND_GENERATE: Final = "send generate"  # client, only where it traces
 SPAN_PROCESS_GENERATE: Final = "process generate"  # scheduler: the root
 SPAN_PROCESS_SUBMIT: Final = "process submit"  # scheduler: the root, one each time it is taken
@@ -69,8 +70,14 @@ MESSAGING_BODY_SIZE: Final = "messaging.message.body.size"
 MESSAGING_BATCH_COUNT: Final = "messaging.batch.message_count"
 MESSAGING_CONSUMER_GROUP: Final = "messaging.consumer.group.name"
 
+# HTTP.
+HTTP_REQUEST_METHOD: Final = "http.request.method"
+HTTP_ROUTE: Final = "http.route"
+HTTP_RESPONSE_STATUS_CODE: Final = "http.response.status_code"
+
 # GenAI.
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_OPERATION_CHAT: Final = "chat"
 GEN_AI_OPERATION_TEXT_COMPLETION: Final = "text_completion"
 GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
 GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
@@ -79,6 +86,7 @@ GEN_AI_REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
 GEN_AI_REQUEST_TOP_P: Final = "gen_ai.request.top_p"
 GEN_AI_REQUEST_TOP_K: Final = "gen_ai.request.top_k"
 GEN_AI_REQUEST_SEED: Final = "gen_ai.request.seed"
+GEN_AI_REQUEST_STREAM: Final = "gen_ai.request.stream"
 GEN_AI_REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
 GEN_AI_REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
 GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
@@ -91,6 +99,7 @@ GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tok
 
 # Ours. Times in seconds, sizes in bytes.
 ATTEMPT: Final = "slipstream.attempt"
+CLIENT_REQUEST_ID: Final = "slipstream.client_request_id"
 WORKER_ID: Final = "slipstream.worker.id"
 WORKER_ROLE: Final = "slipstream.worker.role"
 HOST_ID: Final = "slipstream.host.id"
