@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from slipstream.services.gateway.errors import ApiError
 from slipstream.services.gateway.plans import Plan
 from slipstream.services.gateway.shapes import (
@@ -11,13 +13,16 @@ from slipstream.services.gateway.shapes import (
     ChatCompletion,
     CompletionTokensDetails,
     FinishReason,
+    FunctionCall,
     PromptTokensDetails,
     TextChoice,
     TextCompletion,
     TextLogprobs,
+    ToolCall,
     Usage,
 )
 from slipstream.services.gateway.token_texts import TokenTexts
+from slipstream.services.gateway.tool_calls import Arguments, CallBegins, ToolCallReader, Words
 from slipstream.shared.messages.common import Accepted
 from slipstream.shared.messages.generate import Finished, TokenFrame
 from slipstream.shared.messages.sampling import TokenLogprobs
@@ -115,9 +120,11 @@ class Book:
         return self.choices[request * self.plan.num_choices + choice]
 
 
-def finish_reason_of(ending: Finished) -> FinishReason:
-    """Return OpenAI's word for why an answer ended."""
-    return "length" if ending.finish_reason == "length" else "stop"
+def finish_reason_of(ending: Finished, *, has_calls: bool = False) -> FinishReason:
+    """Return OpenAI's word for why an answer ended; a call that was cut short is no call yet."""
+    if ending.finish_reason == "length":
+        return "length"
+    return "tool_calls" if has_calls else "stop"
 
 
 def whole_answer(book: Book, head: Head, texts: TokenTexts) -> ChatCompletion | TextCompletion:
@@ -145,14 +152,37 @@ def whole_answer(book: Book, head: Head, texts: TokenTexts) -> ChatCompletion | 
 
 def _chat_choice(choice: Choice, plan: Plan, texts: TokenTexts) -> ChatChoice:
     ending = _ending_of(choice)
+    message = _message(choice.text, plan)
     return ChatChoice(
         index=choice.index,
-        message=ChatAnswer(content=choice.text),
+        message=message,
         logprobs=texts.chat(choice.logprobs) if plan.has_logprobs else None,
-        finish_reason=finish_reason_of(ending),
+        finish_reason=finish_reason_of(ending, has_calls=message.tool_calls is not msgspec.UNSET),
         stop_reason=ending.stop_reason,
         seed=ending.seed,
     )
+
+
+def _message(text: str, plan: Plan) -> ChatAnswer:
+    """Return what the assistant says, with the calls in it apart from its words."""
+    if plan.call_form is None:
+        return ChatAnswer(content=text)
+    reader = ToolCallReader(plan.call_form)
+    words: list[str] = []
+    calls: list[ToolCall] = []
+    for piece in [*reader.feed(text), *reader.close()]:
+        match piece:
+            case Words():
+                words.append(piece.text)
+            case CallBegins():
+                calls.append(ToolCall(id=piece.id, function=FunctionCall(piece.name, "")))
+            case Arguments():
+                function = calls[-1].function
+                said = FunctionCall(function.name, function.arguments + piece.text)
+                calls[-1] = msgspec.structs.replace(calls[-1], function=said)
+    if not calls:
+        return ChatAnswer(content="".join(words))
+    return ChatAnswer(content="".join(words) or None, tool_calls=calls)
 
 
 def _text_choice(choice: Choice, plan: Plan, texts: TokenTexts) -> TextChoice:

@@ -8,6 +8,7 @@ import msgspec
 from slipstream.services.gateway.answers import Book, Choice, Head, finish_reason_of
 from slipstream.services.gateway.errors import ApiError
 from slipstream.services.gateway.token_texts import TokenTexts
+from slipstream.services.gateway.tool_calls import Arguments, CallBegins, ToolCallReader, Words
 from slipstream.shared.messages.common import Accepted
 from slipstream.shared.messages.generate import Finished, TokenFrame
 from slipstream.shared.messages.sampling import TokenLogprobs
@@ -18,6 +19,15 @@ _OBJECTS = {"chat": "chat.completion.chunk", "text": "text_completion"}
 _json = msgspec.json.Encoder().encode
 
 Event = tuple[int, Accepted | TokenFrame | Finished]  # of which request, what
+
+
+def _delta(piece: CallBegins | Arguments) -> bytes:
+    """Return a call as far as it is new; its arguments follow in pieces."""
+    if isinstance(piece, Arguments):
+        function: dict[str, str] = {"arguments": piece.text}
+        return _json({"index": piece.index, "function": function})
+    function = {"name": piece.name, "arguments": ""}
+    return _json({"index": piece.index, "id": piece.id, "type": "function", "function": function})
 
 
 def error_events(error: ApiError) -> bytes:
@@ -42,6 +52,10 @@ class ChunkWriter:
         self._texts = texts
         self._has_role: set[int] = set()
         self._pending: dict[int, _Pending] = {}
+        form = self._plan.call_form
+        self._calls = (
+            {} if form is None else {choice.index: ToolCallReader(form) for choice in book.choices}
+        )
         self._prefix = (
             b'data: {"id":'
             + _json(head.id)
@@ -66,7 +80,8 @@ class ChunkWriter:
                     self._add(self._book.add(request, event), event)
                 case Finished():
                     choice = self._book.end(request, event)
-                    self._flush(choice.index, written)
+                    self._flush(choice.index, written, is_last=True)
+                    self._pending.pop(choice.index, None)
                     written.append(self._ending(choice, event))
                 case Accepted():
                     self._book.accept(request, event)
@@ -93,14 +108,43 @@ class ChunkWriter:
         if self._plan.has_logprobs:
             pending.logprobs += frame.logprobs or []
 
-    def _flush(self, index: int, written: list[bytes]) -> None:
-        pending = self._pending.pop(index, None)
-        if pending is None:
-            return
+    def _flush(self, index: int, written: list[bytes], *, is_last: bool = False) -> None:
+        pending = self._pending.pop(index, None) or _Pending()
         text = "".join(pending.text)
+        if index in self._calls:
+            self._flush_calls(index, text, pending.logprobs, written, is_last=is_last)
         # Tokens that add no text yet, as of half a character, can wait for it.
-        if text or pending.logprobs:
+        elif text or pending.logprobs:
             written.append(self._piece(index, text, pending.logprobs))
+
+    def _flush_calls(
+        self,
+        index: int,
+        text: str,
+        logprobs: list[TokenLogprobs],
+        written: list[bytes],
+        *,
+        is_last: bool,
+    ) -> None:
+        """Write words as such, and calls as what they are."""
+        reader = self._calls[index]
+        pieces = reader.feed(text) if text else []
+        if is_last:
+            pieces += reader.close()
+        for piece in pieces:
+            if isinstance(piece, Words):
+                body = b'"content":' + _json(piece.text)
+            else:
+                is_first = index not in self._has_role
+                body = b'"content":null,' if is_first else b""
+                body += b'"tool_calls":[' + _delta(piece) + b"]"
+            found = _json(self._texts.chat(logprobs)) if logprobs else b"null"
+            delta = b'"delta":{' + self._role(index) + body + b'},"logprobs":' + found
+            written.append(self._chunk(index, delta, b"null"))
+            logprobs = []
+        if logprobs:
+            # What says nothing yet goes with the next piece.
+            self._pending[index] = _Pending([], logprobs)
 
     def _piece(self, index: int, text: str, logprobs: list[TokenLogprobs]) -> bytes:
         if self._plan.kind == "chat":
@@ -120,7 +164,9 @@ class ChunkWriter:
         else:
             body = b'"text":""'
         more = b',"stop_reason":' + _json(ending.stop_reason) + b',"seed":' + _json(ending.seed)
-        reason = _json(finish_reason_of(ending))
+        calls = self._calls.get(choice.index)
+        has_calls = calls is not None and calls.num_calls > 0
+        reason = _json(finish_reason_of(ending, has_calls=has_calls))
         return self._chunk(choice.index, body + b',"logprobs":null', reason + more)
 
     def _role(self, index: int) -> bytes:

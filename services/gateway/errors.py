@@ -20,6 +20,7 @@ _STATUSES: Mapping[str, int] = {
     "unknown_route": 404,
     "method_not_allowed": 405,
     "body_timeout": 408,
+    "unsupported_media_type": 400,
     "conflict": 409,
     "message_too_large": 413,
     "overloaded": 429,

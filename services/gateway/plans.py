@@ -8,8 +8,10 @@ import msgspec
 
 from slipstream.services.gateway.bodies import ChatBody, CompletionBody, GenerationBody
 from slipstream.services.gateway.errors import invalid
+from slipstream.services.gateway.tools import CallForm, ToolRequest, request_tools
 from slipstream.shared.messages.generate import MAX_CHOICES, ChatMessage, GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.model.tokenizer import Tokenizer
 
 MAX_PROMPTS = 128
 _DEADLINE_ROOM_S = 5.0  # what the word of a deadline that has passed may need to arrive
@@ -46,6 +48,7 @@ class Plan:
     has_logprobs: bool = False
     # Texts or ids that are said again before the answer, one a request.
     echoed: list[str | list[int]] = field(default_factory=list)
+    call_form: CallForm | None = None  # where calls of tools stand in an answer; None: nowhere
 
     @property
     def timeout_s(self) -> float | None:
@@ -56,22 +59,25 @@ class Plan:
         return deadline_ms / 1000 + _DEADLINE_ROOM_S
 
 
-def plan_chat(body: ChatBody, asking: Asking) -> Plan:
+def plan_chat(body: ChatBody, asking: Asking, tokenizer: Tokenizer) -> Plan:
     """Return what a chat asks for. Raises ApiError."""
     if not body.messages:
         raise invalid("messages", "is empty; at least one message is needed")
     max_tokens = body.max_tokens
     if body.max_completion_tokens is not None:
         max_tokens = body.max_completion_tokens
+    messages = [_with_known_role(message) for message in body.messages]
+    tools = request_tools(body, messages, tokenizer)
     request = _request(
         body,
         asking,
-        messages=[_with_known_role(message) for message in body.messages],
+        **_source_of(tools),
         max_tokens=max_tokens,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
     )
-    return _plan("chat", body, [request], has_logprobs=bool(body.logprobs))
+    plan = _plan("chat", body, [request], has_logprobs=bool(body.logprobs))
+    return replace(plan, call_form=tools.form)
 
 
 def plan_completion(body: CompletionBody, asking: Asking) -> Plan:
@@ -160,6 +166,17 @@ def _with_known_role(message: ChatMessage) -> ChatMessage:
     if message.role != "developer":
         return message
     return msgspec.structs.replace(message, role="system")
+
+
+def _source_of(tools: ToolRequest) -> dict[str, Any]:
+    """Return the fields that a chat with its tools sets."""
+    fields: dict[str, Any] = {"messages": tools.messages}
+    if tools.prompt_token_ids is not None:
+        fields["prompt_token_ids"] = PackedInts(tools.prompt_token_ids)
+    if tools.guided_json is not None:
+        # A response format that is here by now says only that the answer is text.
+        fields |= {"guided_json": tools.guided_json, "response_format": None}
+    return fields
 
 
 def _source(prompt: str | list[int]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from slipstream.shared.errors import InvalidRequestError, ModelError
@@ -23,12 +24,16 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         try:
+            parsed = _ENVIRONMENT.parse(source)
             self._template = _ENVIRONMENT.from_string(source)
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template is broken: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self.knows_tools = "tools" in jinja2.meta.find_undeclared_variables(parsed)
+        # How the model says that it calls a tool, as far as its template tells.
+        self.marks_tool_calls = "<tool_call>" in source and "</tool_call>" in source
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
         """Return the prompt that asks for an answer. Raises InvalidRequestError."""
         if len(messages) > _MAX_NUM_MESSAGES:
             raise InvalidRequestError(
@@ -40,18 +45,18 @@ class ChatTemplate:
             for message in messages
         ]
         try:
-            return self._collect(present)
+            return self._collect(present, tools)
         except InvalidRequestError:
             raise
         except Exception as error:  # the template is foreign code: it may raise anything
             reason = str(error) or type(error).__name__
             raise InvalidRequestError("messages", reason) from error
 
-    def _collect(self, messages: list[dict[str, Any]]) -> str:
+    def _collect(self, messages: list[dict[str, Any]], tools: Sequence[Message] | None) -> str:
         pieces: list[str] = []
         num_characters = 0
         for piece in self._template.generate(
-            messages=messages, add_generation_prompt=True, **self._special_tokens
+            messages=messages, tools=tools, add_generation_prompt=True, **self._special_tokens
         ):
             num_characters += len(piece)
             if num_characters > _MAX_NUM_CHARACTERS:

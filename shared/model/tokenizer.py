@@ -73,11 +73,23 @@ class Tokenizer:
         """Whether the model was made for conversations."""
         return self._template is not None
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the model's template tells it of tools."""
+        return self._template is not None and self._template.knows_tools
+
+    @property
+    def marks_tool_calls(self) -> bool:
+        """Whether the model puts a call of a tool between <tool_call> and </tool_call>."""
+        return self.knows_tools and self._template is not None and self._template.marks_tool_calls
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Encode raw text, in which control tokens count; BOS where the model's rule adds it."""
         return _encode(self._tokenizer, text, "prompt", add_special_tokens=add_special_tokens)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> list[int]:
         """
         Render the messages and encode them, control tokens and BOS from the template alone.
 
@@ -86,7 +98,11 @@ class Tokenizer:
         if self._template is None:
             raise InvalidRequestError("messages", "the model has no chat template; send a prompt")
         marks = Marks(self._control)
-        rendered = self._template.render([marks.mark(message) for message in messages])
+        rendered = self._template.render(
+            [marks.mark(message) for message in messages],
+            # One level down: its keys are the client's, not ours.
+            None if tools is None else [marks.mark(tool, 1) for tool in tools],
+        )
         if marks.is_empty:
             # The template wrote every control token in it.
             return _encode(self._tokenizer, rendered, "messages", add_special_tokens=False)
