@@ -14,7 +14,8 @@ from slipstream.services.gateway.endpoints import Endpoint, Handler, Handlers, R
 from slipstream.services.gateway.errors import ApiError
 from slipstream.services.gateway.exchange import JSON, Exchange
 from slipstream.services.gateway.gateway import Gateway
-from slipstream.services.gateway.generation import GenerationEndpoint
+from slipstream.services.gateway.generation_endpoint import GenerationEndpoint
+from slipstream.services.gateway.openapi import openapi_document
 from slipstream.services.gateway.plans import Asking, Plan, plan_chat, plan_completion
 from slipstream.shared.telemetry.prometheus_meter import CONTENT_TYPE, PrometheusMeter
 
@@ -29,6 +30,9 @@ def make_app(gateway: Gateway, meter: PrometheusMeter) -> Starlette:
     async def metrics(_exchange: Exchange) -> Reply:
         return Reply(meter.render(), content_type=CONTENT_TYPE)
 
+    async def description(_exchange: Exchange) -> Reply:
+        return Reply(openapi_document())
+
     get: list[tuple[str, Handler]] = [
         ("/v1/models", handlers.models),
         ("/v1/models/{model:path}", handlers.model),
@@ -36,6 +40,7 @@ def make_app(gateway: Gateway, meter: PrometheusMeter) -> Starlette:
         ("/ready", handlers.ready),
         ("/version", handlers.version),
         ("/metrics", metrics),
+        ("/openapi.json", description),
     ]
     post: list[tuple[str, Handler]] = [
         ("/tokenize", handlers.tokenize),
@@ -55,7 +60,7 @@ def make_app(gateway: Gateway, meter: PrometheusMeter) -> Starlette:
 
 
 def _read_chat(gateway: Gateway, body: bytes, asking: Asking) -> Plan:
-    return plan_chat(gateway.bodies.read(body, ChatBody), asking)
+    return plan_chat(gateway.bodies.read(body, ChatBody), asking, gateway.served.tokenizer)
 
 
 def _read_completion(gateway: Gateway, body: bytes, asking: Asking) -> Plan:
