@@ -1,6 +1,7 @@
 """One HTTP request and its answer: read within limits, sent piece by piece, cut where need be."""
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ JSON = "application/json"
 _BODY_TYPES = (JSON, "application/x-www-form-urlencoded", "")
 EVENTS = "text/event-stream; charset=utf-8"
 CONNECTION = "slipstream.connection"  # in the scope's state: the transport, to cut it
+_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+_DISCARD_S = 2.0
 _BODY = "http.response.body"
 _MAX_ID_CHARACTERS = 128
 _UNSAFE = re.compile(r"[^!-~]+")
@@ -43,6 +46,7 @@ class Exchange:
         self.request_id = _request_id(self.headers.get("x-request-id"))
         self.status: int | None = None  # once an answer has begun
         self.is_stream = False
+        self.trace_id: str | None = None  # once the request is known under one
         self.is_complete = False  # the answer
         self.is_gone = False  # the client
         self._state = scope.get("state", {})
@@ -57,6 +61,7 @@ class Exchange:
             raise ApiError("unsupported_media_type", f"content-type {kind[:64]!r}: send {JSON}")
         announced = self.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > max_num_bytes:
+            await self._discard()
             raise _too_large(int(announced[:20]), max_num_bytes)
         pieces: list[bytes] = []
         num_bytes = 0
@@ -70,11 +75,28 @@ class Exchange:
                     pieces.append(message.get("body", b""))
                     num_bytes += len(pieces[-1])
                     if num_bytes > max_num_bytes:
+                        await self._discard()
                         raise _too_large(num_bytes, max_num_bytes)
                     if not message.get("more_body", False):
                         return b"".join(pieces)
         except TimeoutError as error:
             raise ApiError("body_timeout", f"the body did not come in {timeout_s:g} s") from error
+
+    async def _discard(self) -> None:
+        """
+        Read on for a moment what is too much.
+
+        A connection that is closed over unread bytes is reset, and many a client would then never
+        see why.
+        """
+        num_left = _MAX_DISCARDED_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_S):
+                while num_left > 0:
+                    message = await self._receive()
+                    num_left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
     async def until_gone(self) -> None:
         """Return when the client has closed its connection."""

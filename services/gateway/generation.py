@@ -95,6 +95,7 @@ class Generation:
 
     def _make_head(self, streams: Streams) -> Head:
         served, accepted = self._gateway.served, streams.first.accepted
+        self._exchange.trace_id = accepted.trace_id if accepted is not None else None
         return Head(
             id=f"{_ID_PREFIXES[self.plan.kind]}{streams.first.request_id}",
             created=int(time.time()),

@@ -55,7 +55,7 @@ class GenerationEndpoint:
             end_span(span, status, error)
             log.info(
                 "http_answered",
-                trace_id=span.context.trace_id,
+                trace_id=exchange.trace_id or span.context.trace_id,
                 client_request_id=exchange.request_id,
                 path=self._path,
                 status=status,

@@ -19,6 +19,7 @@ _KEEP_ALIVE_S = 75
 _FIRST_REQUEST_S = 15.0  # a connection that asks for nothing costs a descriptor so long
 # Unread bytes of a connection at which its writer waits. Small: they are memory of a slow reader.
 _HIGH_WATER_BYTES = 32 * 1024
+_SEND_BUFFER_BYTES = 128 * 1024
 
 
 class _Told:
@@ -122,8 +123,12 @@ def _bind(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Frames are small and urgent: none waits for the acknowledgement of the one before.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # What the system keeps for a slow reader: left to itself it grows to megabytes for each.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         bound.bind((host, port))
+        # From here on connections wait for the server's loop to take them.
+        bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
         raise ConfigurationError(_trouble(host, port, error)) from error

@@ -1,4 +1,4 @@
-"""All five services in one event loop, each on a connection of its own, on the fake engine."""
+"""All services in one event loop, each on a connection of its own, on the fake engine."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ from typing import Any
 
 from slipstream.services.decode.service import DecodeService
 from slipstream.services.draft.service import DraftService
+from slipstream.services.gateway.service import GatewayService
 from slipstream.services.kv_manager.service import KvService
 from slipstream.services.prefill.service import PrefillService
 from slipstream.services.scheduler.service import SchedulerService
@@ -22,6 +23,7 @@ from slipstream.shared.config import (
     DecodeConfig,
     DraftConfig,
     FakeEngineConfig,
+    GatewayConfig,
     KvConfig,
     PrefillConfig,
     SchedulerConfig,
@@ -43,11 +45,13 @@ _SERVICES: dict[str, tuple[Any, Any]] = {
     "prefill": (PrefillService, PrefillConfig),
     "decode": (DecodeService, DecodeConfig),
     "draft": (DraftService, DraftConfig),
+    "gateway": (GatewayService, GatewayConfig),
 }
 _ROLES_WITH_ARENA = ("kv", "prefill", "decode")
 NUM_BLOCKS = 256
 WAIT_S = 15.0
 ALL = ("scheduler", "kv", "draft", "prefill", "decode")
+OVER_HTTP = (*ALL, "gateway")
 LONG = "The wind is strong today, so ride behind me and rest a little while you can. " * 4
 
 
@@ -93,6 +97,8 @@ class ServiceStack:
         }
         if role in _ROLES_WITH_ARENA:
             options["arena_dir"] = self._directory / host
+        if role == "gateway":
+            options["http_port"] = 0
         if role == "kv":
             options["num_blocks"] = NUM_BLOCKS
         if role == "decode" and self.living("draft"):
@@ -157,7 +163,7 @@ class ServiceStack:
 
     async def stop(self) -> None:
         """Stop what lives, workers first."""
-        order = ("draft", "decode", "prefill", "scheduler", "kv")
+        order = ("gateway", "draft", "decode", "prefill", "scheduler", "kv")
         for process in sorted(self.processes, key=lambda each: order.index(each.role)):
             if process.is_killed:
                 continue
