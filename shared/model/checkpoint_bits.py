@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from slipstream.shared.errors import ModelError
-from slipstream.shared.model.safetensors_file import read_header_bytes
+from slipstream.shared.model.safetensors_header import read_header_bytes
 
 _GROUP = 32  # input columns with one step and one lowest value
 _MAX_CODE = 15

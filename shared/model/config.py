@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from slipstream.shared.errors import ModelError
-from slipstream.shared.model.safetensors_file import read_header_bytes
+from slipstream.shared.model.safetensors_header import read_header_bytes
 
 MANIFEST_FILE = "slipstream.json"
 _T = TypeVar("_T")

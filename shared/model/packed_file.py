@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.shared.errors import ModelError
-from slipstream.shared.model.safetensors_file import read_header_bytes
+from slipstream.shared.model.safetensors_header import read_header_bytes
 
 Array = npt.NDArray[Any]  # Any: weights, scales and indices have types of their own
 

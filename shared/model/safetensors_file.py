@@ -1,4 +1,4 @@
-"""Write a safetensors file tensor by tensor, and read the header of one."""
+"""Write a safetensors file tensor by tensor."""
 
 import json
 import math
@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.shared.errors import ModelError
-
 # Data begins on a cache line, so that tensors of whole lines can be used from the mapping.
 _ALIGNMENT = 64
-_MAX_NUM_HEADER_BYTES = 100_000_000  # the limit of the format
 
 
 def write_float32(
@@ -36,17 +33,3 @@ def write_float32(
             values = load(name)
             assert values.shape == shape, f"{name} has shape {values.shape}, announced was {shape}"
             file.write(np.ascontiguousarray(values, "<f4").data)
-
-
-def read_header_bytes(path: Path) -> bytes:
-    """Return the raw header. Raises ModelError where the file is cut short or no safetensors."""
-    try:
-        num_file_bytes = path.stat().st_size
-        with path.open("rb") as file:
-            prefix = file.read(8)
-            num_bytes = int.from_bytes(prefix, "little")
-            if len(prefix) < 8 or num_bytes > min(num_file_bytes - 8, _MAX_NUM_HEADER_BYTES):  # noqa: PLR2004 - the length field
-                raise ModelError(f"{path} is no whole safetensors file")
-            return file.read(num_bytes)
-    except OSError as error:
-        raise ModelError(f"{path} can't be read: {error}") from error

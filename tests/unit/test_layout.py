@@ -34,7 +34,7 @@ LAYERS = {
     "shared.bus": MESSAGES | {"shared.bus"},
     "shared.lifecycle": MESSAGES | {"shared.bus"},
 }
-WITHOUT_TORCH = ("services.scheduler", "services.kv_manager", "client")
+WITHOUT_TORCH = ("services.scheduler", "services.kv_manager", "services.gateway", "client")
 
 
 def module_of(path: Path) -> str:
