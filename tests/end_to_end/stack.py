@@ -58,6 +58,14 @@ class Stack:
         """What the services logged, so far."""
         return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
 
+    @property
+    def http_url(self) -> str:
+        """Where the stack's gateway serves."""
+        status = self.status("gateway")
+        assert status is not None, "gateway is not up"
+        assert status.http_url is not None, "gateway is not ready"
+        return status.http_url
+
     def status(self, name: str) -> Status | None:
         """Return what a service says of itself; None while it isn't there."""
         return read_status(self.run_dir / "status" / f"{name}.json")
