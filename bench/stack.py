@@ -71,7 +71,7 @@ def _started(*options: str, variables: Mapping[str, str] = _NONE) -> Iterator[tu
     """Run a stack; yield its address, and what it prints from then on."""
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
-            [SLIPSTREAM, "up", "--port", "0", "--log-level", "error", *options],
+            [SLIPSTREAM, "up", "--port", "0", "--gateway", "0", "--log-level", "error", *options],
             cwd=directory,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
