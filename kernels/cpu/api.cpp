@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "engine.h"
 #include "export.h"
+#include "phases.h"
 #include "step.h"
 #include "unfused.h"
 
@@ -91,9 +92,13 @@ SLIPSTREAM_EXPORT int slipstream_step(void* engine, const slipstream::Model* mod
                                       const slipstream::Step* step) {
   try {
     auto* e = static_cast<Engine*>(engine);
+    slipstream::PhaseClock clock;
     const Cores cores(*e, std::min(step->num_threads, e->pool.num_threads()));
+    clock.lap(slipstream::kCoresPhase);
     const auto run = step->is_unfused ? slipstream::run_unfused_step : slipstream::run_step;
-    run(*model, *step, e->workspace, e->pool, cores.taken());
+    run(*model, *step, e->workspace, e->pool, clock, cores.taken());
+    // The first thread has waited for the others, which were multiplying as well.
+    clock.stop(step->phase_ns, slipstream::kWeightsPhase);
     return 0;
   } catch (const std::exception&) {
     return 1;

@@ -91,6 +91,7 @@ struct Step {
   int64_t block_bytes;
   int32_t is_unfused;  // one operation after the other through memory: the same bits, for comparison
   int32_t reserved;
+  int64_t* phase_ns;  // [kNumPhases] (phases.h), to which the step adds its own; or null
 };
 
 // Where the parts of one (layer, kv head) lie within a block.

@@ -35,8 +35,14 @@ struct Part {
 class StepRun {
  public:
   StepRun(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
-          int num_threads)
-      : m_(model), s_(step), ws_(workspace), plan_(workspace.plan), pool_(pool), num_threads_(num_threads) {
+          PhaseClock& clock, int num_threads)
+      : m_(model),
+        s_(step),
+        ws_(workspace),
+        plan_(workspace.plan),
+        pool_(pool),
+        clock_(clock),
+        num_threads_(num_threads) {
     check_integrity(model, step);
     num_qkv_ = (m_.num_heads + 2 * m_.num_kv_heads) * m_.head_dim;
     ws_.plan.make(model, step, num_threads);
@@ -48,20 +54,26 @@ class StepRun {
     const Part all = part_of(thread);
     embed_rows(all);
     if (!all.has_own_rows) wait();
+    lap(thread, kOtherPhase);
     for (int layer = 0; layer < m_.num_layers; ++layer) {
       const Layer& l = m_.layers[layer];
       each_panel(all, [&](const Part& part) { project_qkv(l, layer, part); });
       wait();
       attend(layer);
       wait();
+      lap(thread, kKvPhase);
       each_panel(all, [&](const Part& part) { finish_layer(l, part); });
     }
     if (all.has_own_rows) wait();
+    lap(thread, kWeightsPhase);
     project_head(thread);
   }
 
  private:
   void wait() { pool_.barrier().wait(); }
+  void lap(int thread, Phase phase) {
+    if (thread == 0) clock_.lap(phase);
+  }
   float* residual(int row) { return ws_.residual.data() + static_cast<int64_t>(row) * m_.hidden; }
   float* attention(int row) {
     return ws_.attention.data() + static_cast<int64_t>(row) * m_.num_heads * m_.head_dim;
@@ -91,6 +103,10 @@ class StepRun {
   void meet(const Part& part) {
     if (!part.has_own_rows) wait();
   }
+  void end_matrix(const Part& part) {
+    meet(part);
+    lap(part.thread, kWeightsPhase);
+  }
   Range columns(const Part& part, int count) const {
     return part.has_own_rows ? Range{0, count} : share(count, part.thread, num_threads_);
   }
@@ -101,14 +117,14 @@ class StepRun {
   void finish_layer(const Layer& l, const Part& part) {
     add_to_residual(l.output, part,
                     input_of(part, l.output, [&](int row, float*) { return attention(row); }));
-    meet(part);
+    end_matrix(part);
     gate(l.gate_up, part, input_of(part, l.gate_up, [&](int row, float* y) {
            return rms_norm(residual(row), l.mlp_norm, m_.hidden, m_.epsilon, y);
          }));
-    meet(part);
+    end_matrix(part);
     add_to_residual(l.down, part,
                     input_of(part, l.down, [&](int row, float*) { return gated(row); }));
-    meet(part);
+    end_matrix(part);
   }
 
   void embed_rows(const Part& part) {
@@ -140,6 +156,7 @@ class StepRun {
       }
     }
     if (!is_for_each) wait();
+    lap(part.thread, kOtherPhase);
     return to;
   }
 
@@ -174,8 +191,10 @@ class StepRun {
                  b[r].store(y + 16);
                }
              });
+    lap(part.thread, kWeightsPhase);
     const Queries to{ws_.qkv.data(), num_qkv_, ws_.query_planes.data(), ws_.query_scales.data()};
     finish_heads(m_, s_, plan_, l, layer, ws_.qkv.data(), to, part.rows, heads);
+    lap(part.thread, kKvPhase);
   }
 
   void attend(int layer) {
@@ -225,6 +244,7 @@ class StepRun {
   Workspace& ws_;
   const Plan& plan_;
   ThreadPool& pool_;
+  PhaseClock& clock_;  // the first thread's alone
   int num_threads_;
   int num_qkv_;
 };
@@ -232,10 +252,10 @@ class StepRun {
 }  // namespace
 
 void run_step(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
-              const std::vector<int>* cores) {
+              PhaseClock& clock, const std::vector<int>* cores) {
   int num_threads = std::clamp(static_cast<int>(step.num_threads), 1, pool.num_threads());
   if (cores != nullptr) num_threads = std::min(num_threads, static_cast<int>(cores->size()));
-  StepRun run(model, step, workspace, pool, num_threads);
+  StepRun run(model, step, workspace, pool, clock, num_threads);
   pool.run(num_threads, [&](int thread) { run.run(thread); }, cores);
 }
 

@@ -5,6 +5,9 @@ import ctypes
 # `Format` of weights and KV.
 FORMATS = {"float32": 0, "int8": 1, "int4": 2, "bf16": 3}
 
+# `Phase` of phases.h: the places of `Step.phase_ns`.
+PHASES = ("other", "weights", "kv", "cores")
+
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int32
 
@@ -93,6 +96,7 @@ class Step(ctypes.Structure):
         ("block_bytes", ctypes.c_int64),
         ("is_unfused", _INT),
         ("reserved", _INT),
+        ("phase_ns", _POINTER),
     )
 
 

@@ -15,8 +15,14 @@ using operations::Share;
 class UnfusedRun {
  public:
   UnfusedRun(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
-             int num_threads, const std::vector<int>* cores)
-      : m_(model), s_(step), ws_(workspace), pool_(pool), num_threads_(num_threads), cores_(cores) {
+             PhaseClock& clock, int num_threads, const std::vector<int>* cores)
+      : m_(model),
+        s_(step),
+        ws_(workspace),
+        pool_(pool),
+        clock_(clock),
+        num_threads_(num_threads),
+        cores_(cores) {
     check_integrity(model, step);
     num_heads_ = m_.num_heads + 2 * m_.num_kv_heads;
     const int widest = std::max({num_heads_ * m_.head_dim, m_.hidden, 2 * m_.intermediate});
@@ -45,9 +51,10 @@ class UnfusedRun {
  private:
   // One operation. More threads than it has pieces would have nothing to do.
   template <typename Part>
-  void dispatch(int num_pieces, const Part& part) {
+  void dispatch(int num_pieces, const Part& part, Phase phase = kOtherPhase) {
     const int num_threads = std::clamp(num_pieces, 1, num_threads_);
     pool_.run(num_threads, [&](int thread) { part(Share{thread, num_threads}); }, cores_);
+    clock_.lap(phase);
   }
 
   void attend(const Layer& l, int layer) {
@@ -55,13 +62,15 @@ class UnfusedRun {
     project(l.qkv, ws_.normed.data(), s_.num_rows, l.qkv.n, ws_.qkv.data());
     const int stride = num_heads_ * m_.head_dim;
     const Queries queries{ws_.qkv.data(), stride, ws_.query_planes.data(), ws_.query_scales.data()};
-    dispatch(s_.num_rows, [&](Share share) {
+    const auto finish = [&](Share share) {
       operations::finish_heads(share, m_, s_, ws_.plan, layer, ws_.qkv.data(), queries);
-    });
+    };
+    dispatch(s_.num_rows, finish, kKvPhase);
     const AttentionInput in{m_, s_, layer, queries.floats, stride, queries.planes, queries.scales};
-    dispatch(static_cast<int>(ws_.plan.items.size()), [&](Share) {
+    const auto attend_items = [&](Share) {
       AttentionRun(in, ws_, layer, ws_.attention.data()).run();
-    });
+    };
+    dispatch(static_cast<int>(ws_.plan.items.size()), attend_items, kKvPhase);
   }
 
   void gate(const Layer& l) {
@@ -102,25 +111,28 @@ class UnfusedRun {
     if (is_float(linear.format)) {
       const auto multiply =
           linear.format == kBf16 ? operations::linear_bf16 : operations::linear_float32;
-      return dispatch(num_pairs, [&](Share share) {
+      const auto of_floats = [&](Share share) {
         multiply(share, linear, x, num_rows, num_columns, y);
-      });
+      };
+      return dispatch(num_pairs, of_floats, kWeightsPhase);
     }
     const QuantizedRows quantized = ws_.shared.quantized();
     dispatch(num_rows, [&](Share share) {
       float* scratch = ws_.scratch[static_cast<size_t>(share.thread)].data();
       operations::quantize(share, linear, x, num_rows, scratch, quantized);
     });
-    dispatch(num_pairs, [&](Share share) {
+    const auto of_integers = [&](Share share) {
       int8_t* scratch = ws_.linear_scratch[static_cast<size_t>(share.thread)].data();
       operations::linear_quantized(share, linear, quantized, num_rows, scratch, num_columns, y);
-    });
+    };
+    dispatch(num_pairs, of_integers, kWeightsPhase);
   }
 
   const Model& m_;
   const Step& s_;
   Workspace& ws_;
   ThreadPool& pool_;
+  PhaseClock& clock_;
   const int num_threads_;
   const std::vector<int>* cores_;
   int num_heads_;
@@ -129,10 +141,10 @@ class UnfusedRun {
 }  // namespace
 
 void run_unfused_step(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
-                      const std::vector<int>* cores) {
+                      PhaseClock& clock, const std::vector<int>* cores) {
   int num_threads = std::clamp(static_cast<int>(step.num_threads), 1, pool.num_threads());
   if (cores != nullptr) num_threads = std::min(num_threads, static_cast<int>(cores->size()));
-  UnfusedRun(model, step, workspace, pool, num_threads, cores).run();
+  UnfusedRun(model, step, workspace, pool, clock, num_threads, cores).run();
 }
 
 }  // namespace slipstream

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model.h"
+#include "phases.h"
 #include "thread_pool.h"
 #include "workspace.h"
 
@@ -10,6 +11,6 @@ namespace slipstream {
 // The bits of `run_step`, by the same kernels. Each operation is a dispatch of its own, takes the whole
 // batch and writes its complete result to memory.
 void run_unfused_step(const Model& model, const Step& step, Workspace& workspace, ThreadPool& pool,
-                      const std::vector<int>* cores = nullptr);
+                      PhaseClock& clock, const std::vector<int>* cores = nullptr);
 
 }  // namespace slipstream

@@ -82,6 +82,7 @@ class FakeRunner:
 
     vocab_size = VOCAB_SIZE
     numerics = "fake"
+    counters = None  # of a sleep there is nothing to tell
 
     def __init__(
         self, kv: memoryview, layout: KvLayout, num_blocks: int, costs: FakeCosts | None = None

@@ -17,6 +17,7 @@ class FaultyRunner:
         self.num_forwards = 0
         self.vocab_size = runner.vocab_size
         self.numerics = runner.numerics
+        self.counters = runner.counters
 
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """Compute all rows; those of the token have a NaN somewhere."""

@@ -13,10 +13,11 @@ from slipstream.kernels.cpu.loader import NativeLibrary
 from slipstream.kernels.cpu.matrix import Matrix
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.model.config import ModelConfig
-from slipstream.shared.model.packed_file import Array, PackedFile
+from slipstream.shared.model.packed_file import Array, PackedArrays
 from slipstream.shared.model.packing import HADAMARD, PACKING_VERSION, takes_rotation
 from slipstream.shared.model.rotary_memory import RotaryMemory
 from slipstream.shared.model.runner import SequenceRows
+from slipstream.shared.model.step_counters import StepCounters
 
 
 class NativeRunner:
@@ -32,7 +33,7 @@ class NativeRunner:
     def __init__(
         self,
         library: NativeLibrary,
-        packed: PackedFile,
+        packed: PackedArrays,
         config: ModelConfig,
         kv: memoryview,
         layout: KvLayout,
@@ -43,15 +44,20 @@ class NativeRunner:
         assert layout.kind == "model", f"no model can use the layout {layout.fingerprint}"
         self.vocab_size = config.vocab_size
         self.num_forwards = 0
+        self.counters = StepCounters()
         self.num_threads = num_threads
         self._is_fused = is_fused
         self._library = library
         self._block_bytes = layout.block_bytes
+        self._kv_bytes_per_token = layout.bytes_per_token
+        self._phase_ns = np.zeros(len(structs.PHASES), np.int64)
         self._kv = np.frombuffer(kv, np.uint8)
         self._kept: list[Array | Matrix] = []  # what the structs point to
         self._rotary = RotaryMemory(config)
         self._layers = (structs.Layer * config.num_layers)()
         self._model = self._describe(packed, config, layout)
+        self._head_bytes = packed["head.weights"].nbytes
+        self._layer_bytes = self._matrix_bytes() - self._head_bytes
         self._engine = library.new_engine(num_threads)
 
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
@@ -86,9 +92,23 @@ class NativeRunner:
             kv=self._kv.ctypes.data,
             block_bytes=self._block_bytes,
             is_unfused=not self._is_fused,
+            phase_ns=self._phase_ns.ctypes.data,
         )
         self._library.step(self._engine, self._model, step)
+        self._count(batch, len(wanted))
         return logits
+
+    def _count(self, batch: Sequence[SequenceRows], num_logit_rows: int) -> None:
+        seconds = dict(zip(structs.PHASES, (self._phase_ns * 1e-9).tolist(), strict=True))
+        counters = self.counters
+        counters.weights_s, counters.kv_s = seconds["weights"], seconds["kv"]
+        counters.arithmetic_s, counters.cores_s = seconds["other"], seconds["cores"]
+        counters.weight_bytes += self._layer_bytes + (self._head_bytes if num_logit_rows else 0)
+        num_positions = sum(rows.context_len + rows.num_rows for rows in batch)
+        counters.kv_bytes += num_positions * self._kv_bytes_per_token
+
+    def _matrix_bytes(self) -> int:
+        return sum(each.weights.nbytes for each in self._kept if isinstance(each, Matrix))
 
     def share_cores(self, ledger: Path) -> bool:
         """
@@ -109,7 +129,9 @@ class NativeRunner:
             self._engine = 0
             self._kv = np.empty(0, np.uint8)
 
-    def _describe(self, packed: PackedFile, config: ModelConfig, layout: KvLayout) -> structs.Model:
+    def _describe(
+        self, packed: PackedArrays, config: ModelConfig, layout: KvLayout
+    ) -> structs.Model:
         for layer_idx, layer in enumerate(self._layers):
             self._fill_layer(layer, packed, f"layers.{layer_idx}")
         return structs.Model(
@@ -131,7 +153,7 @@ class NativeRunner:
             embedding=self._pointer(packed.get("embedding")),
         )
 
-    def _fill_layer(self, layer: structs.Layer, packed: PackedFile, name: str) -> None:
+    def _fill_layer(self, layer: structs.Layer, packed: PackedArrays, name: str) -> None:
         layer.attention_norm = self._pointer(packed[f"{name}.attention_norm"])
         layer.mlp_norm = self._pointer(packed[f"{name}.mlp_norm"])
         layer.key_mean = self._pointer(packed.get(f"{name}.key_mean"))
@@ -140,7 +162,7 @@ class NativeRunner:
         layer.gate_up = self._linear(packed, f"{name}.gate_up")
         layer.down = self._linear(packed, f"{name}.down")
 
-    def _linear(self, packed: PackedFile, name: str) -> structs.Linear:
+    def _linear(self, packed: PackedArrays, name: str) -> structs.Linear:
         matrix = Matrix(
             packed[f"{name}.weights"],
             scales=packed.get(f"{name}.scales"),

@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,15 @@ def _map(path: Path) -> mmap.mmap:
 
 def _entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:  # Any: as above
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+class PackedArrays(Protocol):
+    """The arrays of a packed model, by their names."""
+
+    def __getitem__(self, name: str, /) -> Array: ...
+
+    def get(self, name: str, /) -> Array | None:
+        """Return an array, or None where there is none of the name."""
 
 
 class PackedFile:

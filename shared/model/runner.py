@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.shared.model.step_counters import StepCounters
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceRows:
@@ -45,6 +47,10 @@ class ModelRunner(Protocol):
     vocab_size: int
     num_forwards: int
     numerics: str  # what computes: results of two runners of one name are the same bits
+
+    @property
+    def counters(self) -> StepCounters | None:
+        """What its passes have taken so far; None where they can't tell."""
 
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """

@@ -54,6 +54,7 @@ class TorchRunner:
     """
 
     numerics = "reference"
+    counters = None  # torch doesn't tell
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ class Runner:
 
     vocab_size = num_forwards = num_rests = 0
     numerics = "none"
+    counters = None
 
     def forward(self, batch: object) -> None:
         raise NotImplementedError
