@@ -28,6 +28,7 @@ MIB = 1024 * 1024
 _PLANES = {"tcp", "nats"}
 _MAX_PORT = 65_535
 _YEAR_S = 366 * 86_400
+_UNLIMITED_TOKENS = 1_000_000_000
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -53,6 +54,8 @@ class ServiceConfig:
     kv_format: KvChoice = "auto"
     fake: FakeEngineConfig = FakeEngineConfig()
     is_test_mode: bool = False  # allows what must never be a default: the fake engine
+    # For `slipstream bench ablation`: every query head has keys and values of its own.
+    is_sharing_heads: bool = True
     status_file: Path | None = None  # state and heartbeat, for health checks and the supervisor
     log_level: str = "info"
     is_log_json: bool | None = None  # None: JSON unless the stream is a terminal
@@ -63,6 +66,8 @@ class ServiceConfig:
     def __post_init__(self) -> None:
         if self.engine == "fake" and not self.is_test_mode:
             raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
+        if not self.is_sharing_heads:
+            self._check_measured("share_heads", engines=("auto", "native"))
         formats = {self.weight_format, self.kv_format}
         if self.engine == "torch" and not formats <= {"auto", "float32"}:
             raise ConfigurationError(
@@ -72,6 +77,19 @@ class ServiceConfig:
         _check_range("drain_s", self.drain_s, 0, 3600)
         if self.metrics_port is not None:
             _check_range("metrics_port", self.metrics_port, 0, 65_535)
+
+    def _check_measured(self, name: str, engines: tuple[str, ...] | None = None) -> None:
+        """Let benchmarks alone do without a layer. Raises ConfigurationError."""
+        option = f"--no-{name.replace('_', '-')}"
+        if not self.is_test_mode:
+            raise ConfigurationError(
+                f"{option} costs speed and gains nothing: it is there to be measured, and needs "
+                "--test-mode"
+            )
+        if engines is not None and self.engine not in engines:
+            raise ConfigurationError(
+                f"{option} is for --engine {' or '.join(engines)}, not for {self.engine}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +207,23 @@ class WorkerConfig(ServiceConfig):
     # And so long may a step of prompts last: what a newcomer waits for its first chunk.
     prompt_step_ms: float = 50.0
     nan_token_id: int | None = None  # in tests only: logits behind this token are no numbers
+    # For `slipstream bench ablation`: op by op through memory, and a whole context a lease.
+    is_fused: bool = True
+    is_paging: bool = True
+
+    @property
+    def max_num_prompt_tokens(self) -> int:
+        """Tokens of prompts that may hold KV blocks before they are computed: a step's worth."""
+        return self.token_budget
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nan_token_id is not None and not self.is_test_mode:
             raise ConfigurationError("--nan-token-id spoils answers: it needs --test-mode")
+        if not self.is_fused:
+            self._check_measured("fused", engines=("auto", "native"))
+        if not self.is_paging:
+            self._check_measured("paging")
         _check_range("num_threads", self.num_threads, 0, 1024)
         _check_range("num_seats", self.num_seats, 1, 4096)
         _check_range("token_budget", self.token_budget, 1, 65_536)
@@ -220,9 +250,22 @@ class DecodeConfig(WorkerConfig):
     # A step with prompts in it lasts at most so many times what its streams alone would take.
     step_stretch: float = 2.3
     stream_keep_s: float = 60.0  # how long an ended stream can be resumed
+    # For `slipstream bench ablation`: a batch ends before the next begins, a prompt is one step.
+    is_batching_continuously: bool = True
+    is_chunking_prompts: bool = True
+
+    @property
+    def max_num_prompt_tokens(self) -> int:
+        """Without chunks, or a batch that can be joined, all prompts are there, and whole."""
+        is_usual = self.is_batching_continuously and self.is_chunking_prompts
+        return self.token_budget if is_usual else _UNLIMITED_TOKENS
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.is_batching_continuously:
+            self._check_measured("continuous_batching")
+        if not self.is_chunking_prompts:
+            self._check_measured("chunked_prefill")
         _check_range("max_num_draft_tokens", self.max_num_draft_tokens, 0, 64)
         _check_range("draft_budget_ms", self.draft_budget_ms, 0, 1000)
         _check_range("num_granted_blocks", self.num_granted_blocks, 1, 4096)

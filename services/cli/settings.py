@@ -80,6 +80,24 @@ SETTINGS = {
     "is_sharing_cores": Setting("Share cores with the host's other workers.", name="share_cores"),
     "num_seats": Setting("Sequences held at once.", name="seats"),
     "token_budget": Setting("Rows of prompt a step may take."),
+    "is_sharing_heads": Setting(
+        "Query heads share KV heads as the model has it; without needs --test-mode.",
+        name="share_heads",
+    ),
+    "is_fused": Setting(
+        "All operations of a step in one pass; without needs --test-mode.", name="fused"
+    ),
+    "is_paging": Setting(
+        "KV blocks as they are needed, not a whole context at once; without needs --test-mode.",
+        name="paging",
+    ),
+    "is_batching_continuously": Setting(
+        "Sequences join and leave between steps; without needs --test-mode.",
+        name="continuous_batching",
+    ),
+    "is_chunking_prompts": Setting(
+        "Long prompts take several steps; without needs --test-mode.", name="chunked_prefill"
+    ),
     "nan_token_id": Setting("Spoil the logits behind this token; needs --test-mode."),
     "prompt_step_ms": Setting("Longest step of prompts alone: what a newcomer waits."),
     "step_stretch": Setting("Longest step with prompts, in steps of its streams alone."),

@@ -27,6 +27,7 @@ from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
 from slipstream.shared.telemetry.context import inject
 from slipstream.shared.telemetry.logging import request_fields
+from slipstream.shared.worker.activities import Activity
 from slipstream.shared.worker.report_book import Attempt
 
 log = structlog.get_logger()
@@ -46,6 +47,8 @@ class DraftClient:
 
     Nothing here can change a token: proposals are verified, and without any decode goes on.
     """
+
+    activity: Activity = "messages"
 
     def __init__(self, bus: Bus, policy: DraftPolicy, budget_s: float, vocab_size: int) -> None:
         self._bus = bus

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from slipstream.services.decode.batch import Part, Proposals
 from slipstream.services.decode.draft_policy import DraftPolicy, Offer
 from slipstream.services.decode.sequence import DecodeSequence
+from slipstream.shared.worker.activities import Activity
 from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM, NgramIndex
 from slipstream.shared.worker.report_book import Attempt
 
@@ -19,6 +20,8 @@ class LocalDrafts:
     What is looked up and not verified meets the target's next token all the same, so that
     acceptance is known without paying for it.
     """
+
+    activity: Activity = "sampling"
 
     def __init__(self, policy: DraftPolicy) -> None:
         self._policy = policy

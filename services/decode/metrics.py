@@ -9,6 +9,7 @@ from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.messages.common import FinishReason, Timings, Usage
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.meter import Meter, Readings
+from slipstream.shared.worker.engine import EngineThread
 from slipstream.shared.worker.step_metrics import StepMetrics
 
 _OUTCOMES = ("proposed", "tested", "accepted")
@@ -68,11 +69,11 @@ class DecodeMetrics:
         self._failed.add(code)
 
     def watch(
-        self, sequences: Callable[[], Iterable[DecodeSequence]], busy_s: Callable[[], float]
+        self, sequences: Callable[[], Iterable[DecodeSequence]], engine: EngineThread
     ) -> None:
         """Show the sequences that are held, by state, and the time of the engine."""
         self._meter.watch(names.METRIC_REQUESTS, lambda: _requests(sequences()))
-        self.steps.watch(busy_s)
+        self.steps.watch(engine)
 
 
 def _requests(sequences: Iterable[DecodeSequence]) -> Readings:

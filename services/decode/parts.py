@@ -78,6 +78,11 @@ async def open_parts(
     record = host.record("decode", worker, config.num_seats)
     reporter = Reporter(bus, record, book, speeds=host.speeds)
     drafts = _drafts(config, bus, host)
+
+    def changed() -> None:
+        reporter.changed()
+        metrics.steps.activities.recount()
+
     publisher = StreamPublisher(token_bus, config.stream_keep_s)
     jobs = DecodeJobs(
         bus,
@@ -89,14 +94,22 @@ async def open_parts(
         book,
         worker,
         config.num_seats,
-        reporter.changed,
+        changed,
         metrics,
     )
     host.keeper.on_lost = jobs.lease_lost
-    pace = Pace(config.token_budget, config.step_stretch, config.prompt_step_ms / 1000)
-    steps = DecodeSteps(host, grants, drafts, pace, metrics, jobs)
+    pace = Pace(
+        config.token_budget,
+        config.step_stretch,
+        config.prompt_step_ms / 1000,
+        is_in_chunks=config.is_chunking_prompts,
+    )
+    steps = DecodeSteps(
+        host, grants, drafts, pace, metrics, jobs, is_continuous=config.is_batching_continuously
+    )
     jobs.steps = steps
-    metrics.watch(jobs.sequences, lambda: host.engine.busy_s)
+    metrics.watch(jobs.sequences, host.engine)
+    metrics.steps.activities.count = lambda: (steps.num_stepped, book.num_held)
 
     def leave() -> None:
         jobs.is_draining = True

@@ -14,6 +14,7 @@ from slipstream.services.decode.preemption import may_ask, num_spare, rank, vict
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.messages.kv import Reclaim, Reclaimed
 from slipstream.shared.telemetry.logging import request_fields
+from slipstream.shared.worker.activities import Activity
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
@@ -43,6 +44,8 @@ class SequenceOwner(Protocol):
 class Drafts(Protocol):
     """Proposes tokens. Nothing here can change one: proposals are verified."""
 
+    activity: Activity  # what a worker does that asks for proposals
+
     async def open(self, sequence: DecodeSequence) -> None:
         """Begin with a sequence."""
 
@@ -68,15 +71,21 @@ class DecodeSteps:
         pace: Pace,
         metrics: DecodeMetrics,
         owner: SequenceOwner,
+        *,
+        is_continuous: bool = True,
     ) -> None:
+        """Unless they are batched continuously, sequences that come wait until no other is left."""
+        self._is_continuous = is_continuous
         self._host = host
         self._grants = grants
         self._drafts = drafts
         self._pace = pace
         self._metrics = metrics
+        self._clock = metrics.steps.activities
         self._owner = owner
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[DecodeSequence] = []
+        self._next: list[DecodeSequence] = []  # those that wait for the batch to end
         self._preempted: list[DecodeSequence] = []
         self._short: list[DecodeSequence] = []  # of blocks, at the last look
         self._named_attempt: Attempt | None = None  # the KV manager wants it to give way
@@ -85,12 +94,21 @@ class DecodeSteps:
 
     def add(self, sequence: DecodeSequence) -> None:
         """Take a sequence into the next step."""
-        self._sequences.append(sequence)
         if sequence in self._preempted:
             self._preempted.remove(sequence)
+            self._sequences.append(sequence)
+        elif self._is_continuous or not self._sequences:
+            self._sequences.append(sequence)
+        else:
+            self._next.append(sequence)
         self._grants.prepare()
         self._metrics.steps.work.start()
         self._work.set()
+
+    @property
+    def num_stepped(self) -> int:
+        """Sequences in the batch."""
+        return len(self._sequences)
 
     def released(self) -> None:
         """Take note that a preempted sequence's blocks are free."""
@@ -126,7 +144,9 @@ class DecodeSteps:
     async def run(self) -> None:
         """Step for ever; sleep when there is nothing to do."""
         while True:
+            self._clock.enter("other" if self._work.is_set() else "idle")
             await self._host.engine.wait(self._work)
+            self._clock.enter("other")
             self._retire()
             if not self._sequences:
                 # What nobody here needs must not keep a prompt waiting elsewhere.
@@ -134,6 +154,7 @@ class DecodeSteps:
                 await self._grants.give_back()
                 continue
             proposals = await self._proposals()
+            self._clock.enter("other")
             began = time.perf_counter()
             ready = self._ready(proposals)
             if (gives_way := self._named() or self._victim()) is not None:
@@ -144,16 +165,22 @@ class DecodeSteps:
                 await self._step(parts)
                 self._learn(parts, time.perf_counter() - began)
             else:
+                self._clock.enter("waiting")
                 await self._grants.wait_changed(_STALL_S)
 
     async def _proposals(self) -> Proposals:
-        return await self._drafts.propose(self._sequences) if self._drafts else {}
+        if self._drafts is None:
+            return {}
+        self._clock.enter(self._drafts.activity)
+        return await self._drafts.propose(self._sequences)
 
     def _learn(self, parts: Sequence[Part], seconds: float) -> None:
         if self._drafts is not None:
             self._drafts.stepped(parts, seconds)
 
     async def _step(self, parts: Sequence[Part]) -> None:
+        # Until the event loop goes on here, which it does when it has heard out all others.
+        self._clock.enter("messages")
         try:
             await self._host.engine.run(lambda: self._compute(parts))
         except Exception as error:
@@ -161,11 +188,15 @@ class DecodeSteps:
             log.exception("step_failed", num_sequences=len(parts))
             for part in parts:
                 part.error = self._loss(part) or error
+        self._clock.split(self._host.engine.spent())
+        self._clock.enter("sampling")
         for part in parts:
             # One that came during the step (the lease or the manager is lost) must stand.
             part.sequence.error = part.sequence.error or part.error
             if part.sequence.error is None:
                 apply(part)
+        self._clock.enter("messages")
+        for part in parts:
             self._owner.progress(part.sequence)
         self._metrics.stepped(parts)
 
@@ -175,7 +206,9 @@ class DecodeSteps:
         if not sound:
             return
         started = time.perf_counter()
-        sample(sound, self._host.engine.forward([part.rows for part in sound]))
+        logits = self._host.engine.forward([part.rows for part in sound])
+        with self._host.engine.sampling():
+            sample(sound, logits)
         (streams, prompts), seconds = shape_of(sound), time.perf_counter() - started
         self._pace.saw(streams, prompts, seconds)
         self._host.speeds.prompts.saw(prompts.num_rows, seconds)
@@ -273,7 +306,7 @@ class DecodeSteps:
 
     def _retire(self) -> None:
         """Between two steps: let go of what is over, so that its blocks may be given away."""
-        for sequence in self._sequences:
+        for sequence in (*self._sequences, *self._next):
             if sequence.deadline.is_over and not sequence.is_over:
                 sequence.error = JobEndedError(
                     "deadline_exceeded", "the deadline passed before the answer's end"
@@ -281,6 +314,9 @@ class DecodeSteps:
             if sequence.is_over:
                 sequence.retired.set()
         self._sequences = [each for each in self._sequences if not each.is_over]
+        self._next = [each for each in self._next if not each.is_over]
+        if not self._sequences and not self._preempted:
+            self._sequences, self._next = self._next, []
         if not self._sequences:
             self._metrics.steps.work.stop()
             self._work.clear()

@@ -17,7 +17,7 @@ class PrefillMetrics:
     def watch(self, jobs: PrefillJobs, engine: EngineThread) -> None:
         """Show the requests that wait for KV blocks and those that have them."""
         self._meter.watch(names.METRIC_REQUESTS, lambda: _requests(jobs))
-        self.steps.watch(lambda: engine.busy_s)
+        self.steps.watch(engine)
 
 
 def _requests(jobs: PrefillJobs) -> Readings:

@@ -48,9 +48,15 @@ async def open_parts(
     record = host.record("prefill", worker, config.num_seats)
     reporter = Reporter(bus, record, book, speeds=host.speeds)
     steps = PrefillSteps(host, config.token_budget, config.prompt_step_ms / 1000, metrics.steps)
-    jobs = PrefillJobs(bus, tracer, host, steps, book, worker, config.num_seats, reporter.changed)
+
+    def changed() -> None:
+        reporter.changed()
+        metrics.steps.activities.recount()
+
+    jobs = PrefillJobs(bus, tracer, host, steps, book, worker, config.num_seats, changed)
     host.keeper.on_lost = jobs.lease_lost
     metrics.watch(jobs, host.engine)
+    metrics.steps.activities.count = lambda: (steps.num_stepped, book.num_held)
 
     def leave() -> None:
         jobs.is_draining = True

@@ -10,7 +10,7 @@ import structlog
 from slipstream.services.prefill.batch import Chunk, plan
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.errors import SlipstreamError
-from slipstream.shared.model.row_passes import row_passes
+from slipstream.shared.model.row_passes import Logits, row_passes
 from slipstream.shared.worker.engine import StaleBlockError, check_blocks
 from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
@@ -32,6 +32,7 @@ class PrefillSteps:
     ) -> None:
         self._host = host
         self._metrics = metrics
+        self._clock = metrics.activities
         self._cost = StepCost()
         self._turns = PromptTurns(token_budget, max_step_s, self._cost)
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
@@ -46,15 +47,23 @@ class PrefillSteps:
         self._work.set()
         self.wake()
 
+    @property
+    def num_stepped(self) -> int:
+        """Sequences that have blocks to be computed in."""
+        return len(self._sequences)
+
     async def run(self) -> None:
         """Step for ever; sleep when there is nothing to do."""
         while True:
+            self._clock.enter("other" if self._work.is_set() else "idle")
             await self._host.engine.wait(self._work)
+            self._clock.enter("other")
             chunks = plan(*self._turns.next(self._able(), _priority_of, time.monotonic()))
             if chunks:
                 await self._step(chunks)
             self._retire()
             if not chunks and self._sequences:
+                self._clock.enter("waiting")
                 await self._stall()
 
     def wake(self) -> None:
@@ -69,6 +78,8 @@ class PrefillSteps:
         self._changed.clear()
 
     async def _step(self, chunks: Sequence[Chunk]) -> None:
+        # Until the event loop goes on here, which it does when it has heard out all others.
+        self._clock.enter("messages")
         try:
             await self._host.engine.run(lambda: self._compute(chunks))
         except Exception as error:
@@ -76,6 +87,8 @@ class PrefillSteps:
             log.exception("step_failed", num_sequences=len(chunks))
             for chunk in chunks:
                 chunk.sequence.error = self._loss(chunk) or error
+        self._clock.split(self._host.engine.spent())
+        self._clock.enter("messages")
         self._metrics.stepped(len(chunks))
         for chunk in chunks:
             self._metrics.row_failed(chunk.sequence.error)
@@ -91,16 +104,11 @@ class PrefillSteps:
         rows, seconds = prompts_in([chunk.rows for chunk in sound]), time.perf_counter() - started
         self._cost.learn(NO_STREAMS, rows, seconds)
         self._host.speeds.prompts.saw(rows.num_rows, seconds)
-        of_rows = zip(logits, row_passes().peaks(logits), strict=True)
+        with self._host.engine.sampling():
+            _sample(sound, logits)
         for chunk in sound:
-            sequence = chunk.sequence
-            if chunk.is_last:
-                try:
-                    sequence.first_token = sequence.sampler.sample(*next(of_rows))
-                except SlipstreamError as error:
-                    sequence.error = error
-            sequence.num_computed_tokens += chunk.rows.num_rows
-            sequence.num_chunks += 1
+            chunk.sequence.num_computed_tokens += chunk.rows.num_rows
+            chunk.sequence.num_chunks += 1
 
     def _is_sound(self, chunk: Chunk) -> bool:
         leased = chunk.sequence.leased
@@ -139,6 +147,16 @@ class PrefillSteps:
         if not self._sequences:
             self._metrics.work.stop()
             self._work.clear()
+
+
+def _sample(chunks: Sequence[Chunk], logits: Logits) -> None:
+    of_rows = zip(logits, row_passes().peaks(logits), strict=True)
+    for chunk in chunks:
+        if chunk.is_last:
+            try:
+                chunk.sequence.first_token = chunk.sequence.sampler.sample(*next(of_rows))
+            except SlipstreamError as error:
+                chunk.sequence.error = error
 
 
 def _priority_of(sequence: PrefillSequence) -> int:

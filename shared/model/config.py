@@ -89,6 +89,11 @@ class _Manifest(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
+def with_full_heads(config: ModelConfig) -> ModelConfig:
+    """Return the model with a KV head for each query head (shared/model/full_heads.py)."""
+    return msgspec.structs.replace(config, num_kv_heads=config.num_heads)
+
+
 def load_config(model_dir: Path) -> ModelConfig:
     """Read config.json and generation_config.json. Raises ModelError for what can't be served."""
     file = _read(model_dir / "config.json", _ConfigFile)

@@ -310,6 +310,28 @@ METRIC_WORK_TIME: Final = Metric(
     "Time during which there was a sequence to compute.",
 )
 
+METRIC_ACTIVITY: Final = Metric(
+    "counter",
+    "slipstream_activity_seconds_total",
+    "seconds",
+    "Time of this worker by what it went into; all of them together are the time it has run.",
+    ("activity",),
+)
+METRIC_REQUEST_ACTIVITY: Final = Metric(
+    "counter",
+    "slipstream_request_activity_seconds_total",
+    "seconds",
+    "The same, each moment counted once for each request that the worker held.",
+    ("activity",),
+)
+METRIC_ENGINE_BYTES: Final = Metric(
+    "counter",
+    "slipstream_engine_bytes_total",
+    "bytes",
+    "Bytes that passes of the native engine had to move: weights, and kv (read and written).",
+    ("what",),
+)
+
 # KV blocks.
 METRIC_KV_BLOCKS: Final = Metric(
     "gauge",

@@ -33,6 +33,7 @@ class PromptBudget:
     max_num_rows: int
     time: TimeBudget | None = None
     is_alone: bool = True  # there are no streams in the step
+    is_in_chunks: bool = True  # else prompts are computed whole: as many as the rows hold, or one
 
 
 def share(waiting: Sequence[Waiting], budget: PromptBudget) -> list[int]:
@@ -42,6 +43,8 @@ def share(waiting: Sequence[Waiting], budget: PromptBudget) -> list[int]:
     None takes more than half of what is left while others wait, so that a short one passes a long
     one; what nobody else needs goes to the first. The first always gets on, by a tile.
     """
+    if not budget.is_in_chunks:
+        return _whole(waiting, budget.max_num_rows)
     purse = _Purse(budget)
     shares = [0] * len(waiting)
     for idx, each in enumerate(waiting):
@@ -51,6 +54,15 @@ def share(waiting: Sequence[Waiting], budget: PromptBudget) -> list[int]:
         shares[idx] += purse.take(each, shares[idx], 1.0)
     if waiting and not any(shares):
         shares[0] = min(waiting[0].num_tokens, TILE_ROWS, budget.max_num_rows)
+    return shares
+
+
+def _whole(waiting: Sequence[Waiting], max_num_rows: int) -> list[int]:
+    shares = [0] * len(waiting)
+    for idx, each in enumerate(waiting):
+        if idx > 0 and sum(shares) + each.num_tokens > max_num_rows:
+            break
+        shares[idx] = each.num_tokens
     return shares
 
 

@@ -1,8 +1,9 @@
 """The one thread of a worker that computes: the event loop never does."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from slipstream.shared.kv.arena import Arena
 from slipstream.shared.model.runner import ModelRunner, SequenceRows
 from slipstream.shared.process_memory import give_back_free
+from slipstream.shared.worker.activities import Activity
 
 T = TypeVar("T")
 
@@ -39,6 +41,10 @@ class EngineThread:
     def __init__(self, runner: ModelRunner) -> None:
         self.runner = runner
         self.busy_s = 0.0
+        self._sampling_s = 0.0
+        self._told = (0.0, 0.0, 0.0, 0.0)  # seconds by phase, as of the last `spent`
+        self._told_busy_s = 0.0
+        self._told_sampling_s = 0.0
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -63,6 +69,41 @@ class EngineThread:
             return self.runner.forward(batch)
         finally:
             self.busy_s += time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Choose tokens while a block runs; to be entered within `run`."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._sampling_s += time.perf_counter() - started
+
+    def spent(self) -> dict[Activity, float]:
+        """
+        Return what passes and sampling have taken since the last call.
+
+        Of a runner that can't tell, all is arithmetic. Not while anything runs.
+        """
+        busy_s, self._told_busy_s = self.busy_s - self._told_busy_s, self.busy_s
+        sampling_s = self._sampling_s - self._told_sampling_s
+        self._told_sampling_s = self._sampling_s
+        counters = self.runner.counters
+        if counters is None:
+            return {"arithmetic": busy_s, "sampling": sampling_s}
+        told, self._told = self._told, counters.seconds
+        weights, kv, arithmetic, cores = (
+            now - before for now, before in zip(self._told, told, strict=True)
+        )
+        return {
+            "weights": weights,
+            "kv": kv,
+            "arithmetic": arithmetic,
+            "waiting": cores,
+            # Filling the tables that the kernels read.
+            "other": max(0.0, busy_s - (weights + kv + arithmetic + cores)),
+            "sampling": sampling_s,
+        }
 
     def close(self) -> None:
         """Let the running step finish; nothing is started after it."""

@@ -42,7 +42,7 @@ class WorkerHost:
         engine: EngineThread,
         keeper: LeaseKeeper,
         samplers: SamplerSource,
-        token_budget: int,
+        config: WorkerConfig,
     ) -> None:
         self.link = link
         self.arena = arena
@@ -52,8 +52,11 @@ class WorkerHost:
         self.samplers = samplers
         self.speeds = Speeds()
         # Prompts lease when a step has rows for them, and then blocks for this step and the next.
-        self.gate = PromptGate(token_budget)
-        self.num_tokens_ahead = _NUM_STEPS_AHEAD * token_budget
+        self.gate = PromptGate(config.max_num_prompt_tokens)
+        self.num_tokens_ahead = _NUM_STEPS_AHEAD * config.max_num_prompt_tokens
+        self._is_paging = config.is_paging
+        if not config.is_paging:
+            self.num_tokens_ahead = model.config.max_context_length
         self.host_id: HostId = arena.host_id
         self.num_blocks = arena.num_blocks - 1
         self.lease_s = link.welcome.lease_ms / 1000
@@ -80,7 +83,7 @@ class WorkerHost:
         keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms)
         vocabulary = partial(open_vocabulary, model.directory, config.cache_dir)
         samplers = SamplerSource(model.config, vocabulary)
-        host = cls(link, arena, model, EngineThread(runner), keeper, samplers, config.token_budget)
+        host = cls(link, arena, model, EngineThread(runner), keeper, samplers, config)
         log.info("model_loaded", model=model.name, numerics=host.numerics)
         return host
 
@@ -89,6 +92,14 @@ class WorkerHost:
         await asyncio.to_thread(self.engine.close)
         await self.link.close()
         self.arena.close()
+
+    def num_blocks_of(self, num_tokens: int) -> int:
+        """Return how many blocks a sequence leases that has so many tokens when it begins."""
+        if not self._is_paging:
+            num_tokens = self.model.config.max_context_length
+            # Few as they are in a test, all of them must be enough for one sequence.
+            return min(self.model.layout.num_blocks_for(num_tokens), self.num_blocks)
+        return self.model.layout.num_blocks_for(num_tokens)
 
     def record(self, role: Role, worker: tuple[WorkerId, int], num_seats: int) -> WorkerRecord:
         """Return the registry record of this worker."""

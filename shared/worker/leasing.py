@@ -137,7 +137,7 @@ class Leasing:
             attempt=job.attempt,
             worker_id=self.worker[0],
             worker_epoch=self.worker[1],
-            num_blocks=model.layout.num_blocks_for(len(token_ids)),
+            num_blocks=self.host.num_blocks_of(len(token_ids)),
             num_first_blocks=model.layout.num_blocks_for(self.host.num_tokens_ahead),
             layout=model.layout.fingerprint,
             token_ids=PackedInts(() if is_scored else token_ids),

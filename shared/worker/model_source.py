@@ -7,7 +7,12 @@ import structlog
 
 from slipstream.shared.config import ServiceConfig, WeightFormat
 from slipstream.shared.kv.layout import KvLayout
-from slipstream.shared.model.config import ModelConfig, load_config, model_fingerprint
+from slipstream.shared.model.config import (
+    ModelConfig,
+    load_config,
+    model_fingerprint,
+    with_full_heads,
+)
 from slipstream.shared.model.formats import choose_formats
 from slipstream.shared.model.store import resolve_model
 
@@ -38,6 +43,8 @@ def open_model(config: ServiceConfig) -> ServedModel:
     formats = choose_formats(
         directory, model_config, config.engine, config.weight_format, config.kv_format
     )
+    if not config.is_sharing_heads:
+        model_config = with_full_heads(model_config)
     layout = KvLayout(
         num_layers=model_config.num_layers,
         num_kv_heads=model_config.num_kv_heads,

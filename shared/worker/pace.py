@@ -25,7 +25,11 @@ class Pace:
         stretch: float,
         prompt_step_s: float,
         cost: StepCost | None = None,
+        *,
+        is_in_chunks: bool = True,
     ) -> None:
+        """Without chunks nothing is kept: a prompt is computed whole in the next step."""
+        self._is_in_chunks = is_in_chunks
         self._token_budget = token_budget
         self._stretch = stretch
         self._prompt_step_s = prompt_step_s
@@ -36,6 +40,8 @@ class Pace:
 
     def budget(self, streams: Streams) -> PromptBudget | None:
         """Return what prompts may take of the next step beside some streams; None for nothing."""
+        if not self._is_in_chunks:
+            return PromptBudget(self._token_budget, is_in_chunks=False)
         if not streams.num_rows:
             return PromptBudget(self._token_budget, TimeBudget(self._prompt_step_s, self._cost))
         if self._num_mixed_steps >= self._max_num_mixed_steps:

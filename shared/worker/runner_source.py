@@ -7,9 +7,12 @@ from slipstream.shared.config import WorkerConfig
 from slipstream.shared.cores import num_cores
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.arena import Arena
+from slipstream.shared.model.config import load_config
 from slipstream.shared.model.faulty_runner import FaultyRunner
 from slipstream.shared.model.formats import native_gap
+from slipstream.shared.model.full_heads import FullHeads
 from slipstream.shared.model.native_runner import NativeRunner
+from slipstream.shared.model.packed_file import PackedArrays
 from slipstream.shared.model.packed_weights import open_packed
 from slipstream.shared.model.runner import ModelRunner
 from slipstream.shared.worker.model_source import ServedModel
@@ -33,16 +36,27 @@ def _open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> Mode
     library = None if config.engine == "torch" else _library(model, config)
     if library is None:
         return _torch_runner(model, config, arena)
-    packed = open_packed(
+    own_config = load_config(model.directory)
+    packed: PackedArrays = open_packed(
         model.directory,
-        model.config,
+        own_config,
         model.fingerprint,
         model.weight_format,
         config.cache_dir,
         report=lambda line: log.info("model", step=line),
     )
+    if model.config.num_kv_heads != own_config.num_kv_heads:
+        packed = FullHeads(packed, own_config)
     num_threads = config.num_threads or num_cores()
-    runner = NativeRunner(library, packed, model.config, arena.blocks, model.layout, num_threads)
+    runner = NativeRunner(
+        library,
+        packed,
+        model.config,
+        arena.blocks,
+        model.layout,
+        num_threads,
+        is_fused=config.is_fused,
+    )
     is_sharing = config.is_sharing_cores and runner.share_cores(config.arena_dir / CORE_LEDGER)
     log.info(
         "native_kernels", level=library.level, num_threads=num_threads, shares_cores=is_sharing

@@ -1,11 +1,13 @@
 """What workers count of their steps: how large, and how much of the time the engine computes."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slipstream.shared.errors import NonFiniteLogitsError
 from slipstream.shared.telemetry import names
-from slipstream.shared.telemetry.meter import Meter
+from slipstream.shared.telemetry.meter import Meter, Readings
+from slipstream.shared.worker.activities import Activity, ActivityClock
+from slipstream.shared.worker.engine import EngineThread
 
 
 class WorkClock:
@@ -37,6 +39,7 @@ class StepMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self.work = WorkClock()
+        self.activities = ActivityClock()
         self._meter = meter
         self._batch_size = meter.histogram(names.METRIC_BATCH_SIZE)
         self._nonfinite_rows = meter.counter(names.METRIC_NONFINITE_ROWS)
@@ -50,7 +53,24 @@ class StepMetrics:
         if isinstance(error, NonFiniteLogitsError):
             self._nonfinite_rows.add()
 
-    def watch(self, busy_s: Callable[[], float]) -> None:
-        """Show how long the engine computed, and how long it had something to compute."""
-        self._meter.watch(names.METRIC_ENGINE_BUSY, lambda: {(): busy_s()})
+    def watch(self, engine: EngineThread) -> None:
+        """Show what the worker's time went into, and how long the engine had something to do."""
+        activities = self.activities
+        self._meter.watch(names.METRIC_ENGINE_BUSY, lambda: {(): engine.busy_s})
         self._meter.watch(names.METRIC_WORK_TIME, lambda: {(): self.work.seconds})
+        self._meter.watch(names.METRIC_ACTIVITY, lambda: _by_label(activities.seconds()))
+        self._meter.watch(
+            names.METRIC_REQUEST_ACTIVITY, lambda: _by_label(activities.request_seconds())
+        )
+        self._meter.watch(names.METRIC_ENGINE_BYTES, lambda: _bytes_of(engine))
+
+
+def _by_label(seconds: Mapping[Activity, float]) -> Readings:
+    return {(activity,): value for activity, value in seconds.items()}
+
+
+def _bytes_of(engine: EngineThread) -> Readings:
+    counters = engine.runner.counters
+    if counters is None:
+        return {}
+    return {("weights",): counters.weight_bytes, ("kv",): counters.kv_bytes}

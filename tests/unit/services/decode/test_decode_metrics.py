@@ -1,5 +1,7 @@
 """The decode worker counts steps, drafts, tokens and the endings that it sends."""
 
+from types import SimpleNamespace
+
 from slipstream.services.decode.batch import Part
 from slipstream.services.decode.metrics import DecodeMetrics
 from slipstream.services.decode.sequence import DecodeSequence
@@ -89,7 +91,8 @@ def test_sequences_are_shown_by_what_they_wait_for() -> None:
     running.num_computed_tokens = 1
     over.lease_id, over.cancel_reason = None, "client"  # its blocks are on their way back
     held: list[DecodeSequence] = [waiting, prefilling, running, over]
-    counted.metrics.watch(lambda: held, lambda: 1.0)
+    engine = SimpleNamespace(busy_s=1.0, runner=SimpleNamespace(counters=None))
+    counted.metrics.watch(lambda: held, engine)  # type: ignore[arg-type] # a stand-in
 
     def shown() -> list[float | None]:
         states = ("waiting", "prefilling", "running")

@@ -104,6 +104,7 @@ async def pulls(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         model=SimpleNamespace(layout=KvLayout(1, 1, 2, SIZE, kind="fake"), fingerprint="f"),
         numerics="n",
         num_tokens_ahead=8,
+        num_blocks_of=KvLayout(1, 1, 2, SIZE, kind="fake").num_blocks_for,
         speeds=Speeds(),
         keeper=LeaseKeeper(bus, NEAR, worker, 30_000),
     )

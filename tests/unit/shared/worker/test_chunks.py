@@ -69,3 +69,12 @@ def test_nobody_gets_more_than_the_budget_or_than_it_needs(
     assert all(0 <= rows <= each.num_tokens for rows, each in zip(shares, waiting, strict=True))
     is_least = sum(shares) <= TILE_ROWS
     assert is_least or seconds_of(waiting, shares, cost) <= max_s * 1.01
+
+
+def test_without_chunks_prompts_are_whole_and_one_is_enough() -> None:
+    budget = PromptBudget(512, is_in_chunks=False)
+
+    assert [4000, 0] == share([LONG, SHORT], budget)
+    assert [10, 0, 0] == share([SHORT, LONG, SHORT], budget)
+    assert [10, 10, 492] == share([SHORT, SHORT, Waiting(8, 492)], budget)
+    assert [] == share([], budget)

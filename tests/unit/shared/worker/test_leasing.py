@@ -96,6 +96,7 @@ async def lease(
         keeper=SimpleNamespace(hold=lambda lease_id, *_: held.append(lease_id)),
         gate=GATES.setdefault(id(manager), PromptGate(16)),
         num_tokens_ahead=32,
+        num_blocks_of=KvLayout(1, 1, 2, kind="fake").num_blocks_for,
     )
     worker = (WorkerId("w"), 7)
     deadline = Deadline.from_ms(deadline_ms)
