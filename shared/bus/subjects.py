@@ -37,10 +37,12 @@ from slipstream.shared.messages.kv import (
     Renewed,
 )
 from slipstream.shared.messages.reports import (
+    CountersRequest,
     DeadLetter,
     Drain,
     KvEvent,
     PhaseEvent,
+    ProcessCounters,
     ReportRequest,
     WorkerReport,
 )
@@ -114,6 +116,7 @@ DRAFT = Topic(
 )
 REPORT = Topic(f"{PREFIX}.report.{{worker_id}}", WorkerReport)
 EVENT = Topic(f"{PREFIX}.event.{{role}}", KvEvent | PhaseEvent)
+COUNTERS = Topic(f"{PREFIX}.counters", CountersRequest, ProcessCounters | Failed)
 DEAD = Topic(f"{PREFIX}.dead.{{reason}}", DeadLetter)
 
 KV = Topic(f"{PREFIX}.kv.{{host_id}}.{{verb}}", KvRequest)
@@ -161,6 +164,7 @@ TOPICS = (
     KV,
     REPORT,
     EVENT,
+    COUNTERS,
     DEAD,
 )
 

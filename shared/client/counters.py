@@ -1,0 +1,78 @@
+"""Ask all processes of a stack what they have counted, and what came to it in a while."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slipstream.shared.bus.bus import Bus, Incoming
+from slipstream.shared.bus.subjects import COUNTERS
+from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.codec import decoder_of, encode
+from slipstream.shared.messages.common import Role
+from slipstream.shared.messages.reports import CountersRequest, ProcessCounters
+
+# Nobody knows how many there are. An event loop that is busy answers between two of its steps.
+_ANSWERS_S = 0.5
+
+
+async def ask_counters(bus: Bus, wait_s: float = _ANSWERS_S) -> dict[WorkerId, ProcessCounters]:
+    """Return the answers that come within a while, by process."""
+    found: dict[WorkerId, ProcessCounters] = {}
+
+    async def take(incoming: Incoming) -> None:
+        if incoming.is_no_responders:
+            return
+        message = decoder_of(COUNTERS.reply).decode(incoming.payload)
+        if isinstance(message, ProcessCounters):
+            found[message.worker_id] = message
+
+    inbox = bus.new_inbox()
+    subscription = await bus.subscribe(inbox, take)
+    try:
+        await bus.publish(COUNTERS.subject(), encode(CountersRequest()), reply=inbox)
+        await asyncio.sleep(wait_s)
+    finally:
+        await subscription.stop()
+    return found
+
+
+@dataclass(frozen=True)
+class ProcessSpan:
+    """What a process counted between two answers."""
+
+    worker_id: WorkerId
+    role: Role
+    pid: int
+    seconds: float
+    cpu_s: float
+    counts: Mapping[str, float]
+
+    def total(self, name: str) -> float:
+        """Return a count, over all of its labels."""
+        return sum(value for each, value in self.counts.items() if each.partition(" ")[0] == name)
+
+    def by_label(self, name: str) -> dict[str, float]:
+        """Return a count by the value of its one label."""
+        split = ((each.partition(" "), value) for each, value in self.counts.items())
+        return {label: value for (found, _, label), value in split if found == name}
+
+
+def spans_between(
+    before: Mapping[WorkerId, ProcessCounters], after: Mapping[WorkerId, ProcessCounters]
+) -> list[ProcessSpan]:
+    """Return what was counted meanwhile by those that answered both times, by role and name."""
+    spans = [
+        ProcessSpan(
+            worker_id=worker_id,
+            role=late.role,
+            pid=late.pid,
+            seconds=late.monotonic_s - early.monotonic_s,
+            cpu_s=late.cpu_s - early.cpu_s,
+            counts={
+                name: value - early.counts.get(name, 0.0) for name, value in late.counts.items()
+            },
+        )
+        for worker_id, late in after.items()
+        if (early := before.get(worker_id)) is not None
+    ]
+    return sorted(spans, key=lambda span: (span.role, span.worker_id))
