@@ -2,6 +2,7 @@
 
 import typer
 
+from slipstream.services.cli.ablation_options import AblationOptions
 from slipstream.services.cli.measure_options import EngineBenchOptions, PrefixBenchOptions
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.serve_bench_options import ServeBenchOptions
@@ -12,6 +13,7 @@ _DEFAULTS = EngineBenchOptions()
 _PREFIX_DEFAULTS = PrefixBenchOptions()
 _SERVE_DEFAULTS = ServeBenchOptions()
 _SPECULATE_DEFAULTS = SpeculateBenchOptions()
+_ABLATION_DEFAULTS = AblationOptions()
 # As the engine alone, which it is compared with: prompts are computed where answers are.
 _SERVE_STACK = StackOptions(route="local", prefill=0, draft=0)
 
@@ -107,3 +109,25 @@ def speculate(options: SpeculateBenchOptions = _SPECULATE_DEFAULTS) -> None:
     from slipstream.services.cli.speculate_bench_run import run_speculate_bench  # noqa: PLC0415 - keeps --help quick
 
     run_speculate_bench(options)
+
+
+@app.command()
+@with_options
+def ablation(options: AblationOptions = _ABLATION_DEFAULTS) -> None:
+    """
+    Leave out one layer after another, and all of them, and say what each gains or loses.
+
+    One workload, a slice of a trace whose prompts begin alike, is run by stacks in turns: with
+    everything on, and without a layer. Fails where a layer that must not changes a token.
+
+    For example:
+
+      slipstream bench ablation --json ablation.json --plot ablation.png
+
+      slipstream bench ablation --layers "kv,prefix cache" --rounds 3
+
+      slipstream bench ablation --quick
+    """
+    from slipstream.services.cli.ablation_run import run_ablation  # noqa: PLC0415 - keeps --help quick
+
+    run_ablation(options)

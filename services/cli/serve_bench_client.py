@@ -96,7 +96,8 @@ class _Run:
     def result(self) -> LoadRun:
         """Decode the frames and return what was seen."""
         for number, frames in self._frames.items():
-            self._samples[number].arrivals = _arrivals_of(frames)
+            sample = self._samples[number]
+            sample.arrivals, sample.token_ids = _arrivals_of(frames)
         share = 0.0
         if len(self._cpu) > 1:
             (began_s, began_cpu_s), (ended_s, ended_cpu_s) = self._cpu
@@ -153,10 +154,11 @@ class _Run:
         return GenerateRequest(
             prompt_token_ids=request.token_ids,
             stream=True,
-            temperature=0,
+            temperature=request.temperature,
+            seed=request.seed,
             ignore_eos=True,
             max_tokens=request.num_output_tokens,
-            speculation="off",
+            speculation=request.speculation,
             deadline_ms=self._deadline_ms(),
             # The same prompts in each run, and yet nothing of them is cached.
             cache_salt=self._cache_salt,
@@ -190,15 +192,17 @@ class _Run:
         return time.perf_counter() - self._began_s
 
 
-def _arrivals_of(frames: Sequence[tuple[float, bytes]]) -> list[tuple[float, int]]:
-    """Return when how many tokens came: each once, though another attempt may say them again."""
+def _arrivals_of(
+    frames: Sequence[tuple[float, bytes]],
+) -> tuple[list[tuple[float, int]], list[int]]:
+    """Return when which tokens came: each once, though another attempt may say them again."""
     decoded = (decoder_of(ClientAnswer).decode(payload) for _, payload in frames)
-    found = []
-    num_tokens = 0
+    found: list[tuple[float, int]] = []
+    token_ids: list[int] = []
     for (at_s, _), frame in zip(frames, decoded, strict=True):
         assert isinstance(frame, TokenFrame), "nothing else is an array"
-        num_new = frame.index + len(frame.token_ids) - num_tokens
+        num_new = frame.index + len(frame.token_ids) - len(token_ids)
         if num_new > 0:
             found.append((at_s, num_new))
-            num_tokens += num_new
-    return found
+            token_ids += frame.token_ids[-num_new:]
+    return found, token_ids

@@ -1,7 +1,8 @@
 """Ask all processes of a stack what they have counted, and what came to it in a while."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from slipstream.shared.bus.bus import Bus, Incoming
@@ -15,9 +16,12 @@ from slipstream.shared.messages.reports import CountersRequest, ProcessCounters
 _ANSWERS_S = 0.5
 
 
-async def ask_counters(bus: Bus, wait_s: float = _ANSWERS_S) -> dict[WorkerId, ProcessCounters]:
-    """Return the answers that come within a while, by process."""
+async def ask_counters(
+    bus: Bus, wait_s: float = _ANSWERS_S, expected: Collection[WorkerId] = ()
+) -> dict[WorkerId, ProcessCounters]:
+    """Return the answers that come within a while, or until those expected are there."""
     found: dict[WorkerId, ProcessCounters] = {}
+    is_complete = asyncio.Event()
 
     async def take(incoming: Incoming) -> None:
         if incoming.is_no_responders:
@@ -25,12 +29,16 @@ async def ask_counters(bus: Bus, wait_s: float = _ANSWERS_S) -> dict[WorkerId, P
         message = decoder_of(COUNTERS.reply).decode(incoming.payload)
         if isinstance(message, ProcessCounters):
             found[message.worker_id] = message
+            if expected and found.keys() >= set(expected):
+                is_complete.set()
 
     inbox = bus.new_inbox()
     subscription = await bus.subscribe(inbox, take)
     try:
         await bus.publish(COUNTERS.subject(), encode(CountersRequest()), reply=inbox)
-        await asyncio.sleep(wait_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await is_complete.wait()
     finally:
         await subscription.stop()
     return found

@@ -58,7 +58,7 @@ class ScheduledArrivals:
 @dataclass
 class StreamArrivals:
     """
-    A closed loop: so many requests at any moment, until the run's end.
+    A closed loop: so many requests at any moment, until the run's end or that of the requests.
 
     Streams begin one after another during `ramp_s`: all at once they would stay in step. Behind an
     answer a stream pauses, on average for `pause_s`. Without that its next request would
@@ -71,6 +71,7 @@ class StreamArrivals:
     ramp_s: float
     pause_s: float
     rng: random.Random
+    max_num_requests: int | None = None
     _planned: list[Arrival] = field(default_factory=list, init=False)
     _num_planned: int = field(default=0, init=False)
 
@@ -95,7 +96,8 @@ class StreamArrivals:
         return self._planned[0].at_s if self._planned else None
 
     def _plan(self, at_s: float) -> None:
-        if at_s < self.until_s:
+        is_left = self.max_num_requests is None or self._num_planned < self.max_num_requests
+        if at_s < self.until_s and is_left:
             heapq.heappush(self._planned, Arrival(at_s, self._num_planned))
             self._num_planned += 1
 

@@ -30,6 +30,9 @@ class PlannedRequest:
     num_output_tokens: int
     latency_class: LatencyClassName | None = None
     tenant: str | None = None
+    temperature: float = 0.0
+    seed: int | None = None
+    speculation: str | None = "off"  # None: as the stack does it
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class Sample:
     due_s: float
     sent_s: float
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # when so many tokens came
+    token_ids: list[int] = field(default_factory=list)  # those, where a stack was asked
     ended_s: float | None = None
     error: str | None = None
     queue_ms: float | None = None  # in the scheduler's queue, as it said

@@ -14,6 +14,8 @@ from slipstream.shared.errors import SlipstreamError
 _CSV_COLUMNS = ("ContextTokens", "GeneratedTokens")
 _CSV_TIME = "TIMESTAMP"
 _FITTING = 0.99  # of the requests fit without being cut
+# A few requests of a trace that come with us.
+SLICE = Path(__file__).parents[1] / "slices" / "azure_conv_2023.csv"
 HASHED_TOKENS = 512  # of a prompt, for each of the hash ids of a Mooncake trace
 
 
