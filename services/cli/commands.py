@@ -12,6 +12,7 @@ from slipstream.services.cli.exit_codes import EPILOG
 from slipstream.services.cli.generate_command import generate
 from slipstream.services.cli.health_command import health
 from slipstream.services.cli.model_commands import app as model_app
+from slipstream.services.cli.profile_command import profile
 from slipstream.services.cli.result_command import result
 from slipstream.services.cli.role_commands import add_role_commands
 from slipstream.services.cli.roofline_command import roofline
@@ -62,6 +63,7 @@ app.command()(drain)
 app.command("eval")(evaluate)
 app.command()(roofline)
 app.command()(simulate)
+app.command()(profile)
 app.add_typer(bench_app, name="bench")
 app.add_typer(model_app, name="model")
 add_role_commands(app)
