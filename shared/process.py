@@ -5,20 +5,18 @@ import os
 import time
 from collections.abc import Callable
 
-from slipstream.shared.bus.bus import Bus, Incoming
+from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.discovery import Discovery, Identity
-from slipstream.shared.bus.endpoint import serve
 from slipstream.shared.bus.nats_bus import NatsBus
-from slipstream.shared.bus.subjects import COUNTERS
 from slipstream.shared.config import ServiceConfig
 from slipstream.shared.ids import WorkerId, new_worker_id
 from slipstream.shared.lifecycle import Service, cancel_all, run_service
 from slipstream.shared.messages.common import Role
-from slipstream.shared.messages.reports import CountersRequest, ProcessCounters
 from slipstream.shared.process_memory import give_back, share_one_heap
 from slipstream.shared.telemetry.logging import configure_logging
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.process_metrics import ProcessMetrics
+from slipstream.shared.telemetry.tally_meter import PROCESS, Tallies
 from slipstream.shared.telemetry.tracing import Tracer, create_tracer
 from slipstream.shared.version import VERSION
 
@@ -59,21 +57,9 @@ class _Framed:
         self._bus = await NatsBus.connect(config.nats_url, self.worker_id)
         self._service = self._make(self._bus, self._tracer, self.worker_id, self._metrics.meter)
         await self._service.start()
-        self._discovery = Discovery(self._bus, self._identity(), self._metrics.tallies.read)
+        self._discovery = Discovery(self._bus, self._identity(), self._tell)
         await self._discovery.start()
-        await serve(self._bus, COUNTERS.subject(), COUNTERS, self._counters)
         give_back()
-
-    async def _counters(self, _message: CountersRequest, _incoming: Incoming) -> ProcessCounters:
-        assert self._metrics is not None, "started before it listens"
-        return ProcessCounters(
-            worker_id=self.worker_id,
-            role=self.role,
-            pid=os.getpid(),
-            monotonic_s=time.monotonic(),
-            cpu_s=time.process_time(),
-            counts=flat(self._metrics.tallies.read()),
-        )
 
     async def wait(self) -> None:
         assert self._service is not None, "started before it is waited for"
@@ -100,6 +86,11 @@ class _Framed:
             await asyncio.to_thread(self._tracer.shutdown, _FLUSH_S)
         if self._metrics is not None:
             await self._metrics.close()
+
+    def _tell(self) -> Tallies:
+        assert self._metrics is not None, "started before it listens"
+        process = {"pid": os.getpid(), "clock_s": time.monotonic(), "cpu_s": time.process_time()}
+        return {PROCESS: process, **self._metrics.tallies.read()}
 
     def _identity(self) -> Identity:
         return Identity(

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from slipstream.shared.client.counters import ProcessSpan
+from slipstream.shared.client.counters import ProcessCounters, ProcessSpan
 from slipstream.shared.errors import ConfigurationError, SlipstreamError
-from slipstream.shared.messages.reports import ProcessCounters
 
 _PROGRAM = "py-spy"
 _RATE = 100  # looks a second

@@ -14,10 +14,14 @@ from slipstream.services.cli.profile_child import (
 from slipstream.services.cli.profile_options import ProfileOptions
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.nats_bus import NatsBus
-from slipstream.shared.client.counters import ProcessSpan, ask_counters, spans_between
+from slipstream.shared.client.counters import (
+    ProcessCounters,
+    ProcessSpan,
+    ask_counters,
+    spans_between,
+)
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.messages.reports import ProcessCounters
 
 _LOOK_S = 0.5  # between two looks at a command's stacks, which end without a word
 

@@ -37,12 +37,10 @@ from slipstream.shared.messages.kv import (
     Renewed,
 )
 from slipstream.shared.messages.reports import (
-    CountersRequest,
     DeadLetter,
     Drain,
     KvEvent,
     PhaseEvent,
-    ProcessCounters,
     ReportRequest,
     WorkerReport,
 )
@@ -116,7 +114,6 @@ DRAFT = Topic(
 )
 REPORT = Topic(f"{PREFIX}.report.{{worker_id}}", WorkerReport)
 EVENT = Topic(f"{PREFIX}.event.{{role}}", KvEvent | PhaseEvent)
-COUNTERS = Topic(f"{PREFIX}.counters", CountersRequest, ProcessCounters | Failed)
 DEAD = Topic(f"{PREFIX}.dead.{{reason}}", DeadLetter)
 
 KV = Topic(f"{PREFIX}.kv.{{host_id}}.{{verb}}", KvRequest)
@@ -164,7 +161,6 @@ TOPICS = (
     KV,
     REPORT,
     EVENT,
-    COUNTERS,
     DEAD,
 )
 

@@ -4,16 +4,46 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from slipstream.shared.bus.bus import Bus, Incoming
-from slipstream.shared.bus.subjects import COUNTERS
+from slipstream.shared.bus.subjects import DISCOVERY_STATS
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.messages.codec import decoder_of, encode
 from slipstream.shared.messages.common import Role
-from slipstream.shared.messages.reports import CountersRequest, ProcessCounters
+from slipstream.shared.telemetry.tally_meter import PROCESS, flat
 
 # Nobody knows how many there are. An event loop that is busy answers between two of its steps.
 _ANSWERS_S = 0.5
+
+
+@dataclass(frozen=True)
+class ProcessCounters:
+    """What a process has counted since it began: by the metric's name, then its labels."""
+
+    worker_id: WorkerId
+    role: Role
+    pid: int
+    monotonic_s: float
+    cpu_s: float
+    counts: Mapping[str, float]
+
+
+class _Endpoint(msgspec.Struct):
+    data: dict[str, Any] | None = None  # Any: see tally_meter.Tallies
+
+
+class _Metadata(msgspec.Struct):
+    role: Role
+
+
+class _Stats(msgspec.Struct):
+    """What of service discovery's `STATS` is needed; other services than ours have no such role."""
+
+    id: str
+    metadata: _Metadata
+    endpoints: list[_Endpoint]
 
 
 async def ask_counters(
@@ -24,24 +54,42 @@ async def ask_counters(
     is_complete = asyncio.Event()
 
     async def take(incoming: Incoming) -> None:
-        if incoming.is_no_responders:
-            return
-        message = decoder_of(COUNTERS.reply).decode(incoming.payload)
-        if isinstance(message, ProcessCounters):
-            found[message.worker_id] = message
+        counters = None if incoming.is_no_responders else _counters_in(incoming.payload)
+        if counters is not None:
+            found[counters.worker_id] = counters
             if expected and found.keys() >= set(expected):
                 is_complete.set()
 
     inbox = bus.new_inbox()
     subscription = await bus.subscribe(inbox, take)
     try:
-        await bus.publish(COUNTERS.subject(), encode(CountersRequest()), reply=inbox)
+        await bus.publish(DISCOVERY_STATS, b"", reply=inbox)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await is_complete.wait()
     finally:
         await subscription.stop()
     return found
+
+
+def _counters_in(payload: bytes) -> ProcessCounters | None:
+    """Read an answer; None for that of a service that isn't ours."""
+    try:
+        stats = msgspec.json.decode(payload, type=_Stats)
+    except msgspec.DecodeError:
+        return None
+    tallies = next((each.data for each in stats.endpoints if each.data is not None), {})
+    if PROCESS not in tallies:
+        return None
+    process = tallies.pop(PROCESS)
+    return ProcessCounters(
+        worker_id=WorkerId(stats.id),
+        role=stats.metadata.role,
+        pid=process["pid"],
+        monotonic_s=process["clock_s"],
+        cpu_s=process["cpu_s"],
+        counts=flat(tallies),
+    )
 
 
 @dataclass(frozen=True)

@@ -88,25 +88,6 @@ class Drain(Message, frozen=True, tag="drain"):
     """Tell a worker to take no more, finish what it holds and end; the answer is a full report."""
 
 
-class CountersRequest(Message, frozen=True, tag="counters_request"):
-    """Ask every process of a stack what it has counted; each answers for itself."""
-
-
-class ProcessCounters(Message, frozen=True, tag="process_counters"):
-    """
-    What a process has counted since it began.
-
-    `counts` go by a metric's name and the values of its labels, with spaces between them.
-    """
-
-    worker_id: WorkerId
-    role: Role
-    pid: int
-    monotonic_s: float  # the clock of the process's host when it answered
-    cpu_s: float  # processor time of all its threads
-    counts: dict[str, float]
-
-
 class LeaderRecord(Message, frozen=True, tag="leader_record"):
     """Entry of the leader bucket; its revision is the scheduler epoch."""
 

@@ -71,7 +71,8 @@ def test_examples_name_commands_and_options_that_there_are(path: tuple[str, ...]
     assert examples
     for example in examples:
         for call in re.findall(r"slipstream ([^|)]+)", example):
-            words = shlex.split(re.sub(r"\s{4,}.*|, slipstream.*|\$\(.*", "", call))
+            # Behind `--` stands another command.
+            words = shlex.split(re.sub(r"\s{4,}.*|, slipstream.*|\$\(.*| -- .*", "", call))
             found = next(
                 tuple(words[:length])
                 for length in (2, 1)

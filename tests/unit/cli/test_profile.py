@@ -1,7 +1,11 @@
 """Shares of time: of each process, and of a token, from what was counted meanwhile."""
 
+import asyncio
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,9 @@ from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import Role
 
+_BESIDE = Path(sys.executable).parent / "py-spy"
+_FOUND = _BESIDE if _BESIDE.is_file() else shutil.which("py-spy")
+_PY_SPY = None if _FOUND is None else Path(_FOUND)
 _TIME = "slipstream_activity_seconds_total"
 _REQUEST_TIME = "slipstream_request_activity_seconds_total"
 
@@ -171,3 +178,23 @@ async def test_why_a_process_could_not_be_looked_into_is_said(tmp_path: Path) ->
 
     with pytest.raises(flame.FlameError, match=r"Permission Denied.*ptrace_scope"):
         await flame.draw(program, 1, 1.0, tmp_path / "flame.svg")
+
+
+@pytest.mark.skipif(_PY_SPY is None, reason="py-spy is not installed")
+def test_a_process_at_work_is_drawn(tmp_path: Path) -> None:
+    assert _PY_SPY is not None, "else skipped"
+    work = "def spin():\n    while True:\n        sum(range(1000))\nspin()"
+    process = subprocess.Popen([sys.executable, "-c", work])
+    try:
+        asyncio.run(flame.draw(_PY_SPY, process.pid, 1.0, tmp_path / "flame.svg"))
+    except flame.FlameError as error:
+        if "ermission" in str(error):
+            pytest.skip("this machine lets nobody look into processes")
+        raise
+    finally:
+        process.kill()
+        process.wait()
+
+    drawn = (tmp_path / "flame.svg").read_text()
+    assert "<svg" in drawn
+    assert "spin" in drawn

@@ -4,7 +4,6 @@ import msgspec
 
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.reports import (
-    CountersRequest,
     DeadLetter,
     Drain,
     EndedSequence,
@@ -12,7 +11,6 @@ from slipstream.shared.messages.reports import (
     KvEvent,
     LeaderRecord,
     PhaseEvent,
-    ProcessCounters,
     ReportRequest,
     WorkerRecord,
     WorkerReport,
@@ -94,13 +92,6 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         WorkerReport(DECODE_WORKER, "decode", 11, 7, 32, 32),
     ),
     "drain": (Drain(), Drain()),
-    "counters_request": (CountersRequest(), CountersRequest()),
-    "process_counters": (
-        ProcessCounters(
-            DECODE_WORKER, "decode", 77, 1.5, 0.25, {"slipstream_output_tokens_total": 3.0}
-        ),
-        ProcessCounters(DECODE_WORKER, "decode", 77, 1.5, 0.25, {}),
-    ),
     "report_request": (ReportRequest(41), ReportRequest()),
     "leader_record": (LeaderRecord(WorkerId("scheduler-1")), LeaderRecord(WorkerId(""))),
     "kv_event": (
