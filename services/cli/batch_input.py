@@ -33,6 +33,8 @@ class InputFile:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            raise ConfigurationError(f"{path} is no file, which a batch has to read twice")
         self._path = path
         self.lines: list[InputLine] = []
         numbers: dict[str, int] = {}

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from slipstream.shared.errors import ConfigurationError
+
 _PROMPT = "> "
 
 
@@ -25,11 +27,15 @@ class Pipe:
     """Each line is a turn; stdout has answers and nothing else."""
 
     def read(self) -> str | None:
-        """Return the next line that is not empty."""
-        # Not by iteration, which would read ahead of who types.
-        while line := sys.stdin.readline():
-            if line.strip():
-                return line.strip()
+        """Return the next line that is not empty. Raises ConfigurationError for what is no text."""
+        try:
+            # Not by iteration, which would read ahead of who types.
+            while line := sys.stdin.readline():
+                if line.strip():
+                    line.encode()  # some locales let any bytes in, as half characters
+                    return line.strip()
+        except (UnicodeDecodeError, UnicodeEncodeError) as error:
+            raise ConfigurationError(f"the input is no {error.encoding} text") from error
         return None
 
     def write(self, text: str) -> None:

@@ -109,3 +109,39 @@ def test_ctrl_c_cancels_the_answer_and_a_second_one_leaves(
     finally:
         terminal.close()
     assert [0] * 3 == [each["num_held"] for each in json.loads(held.stdout)]
+
+
+def test_a_chat_that_is_ended_cancels_its_answer(
+    up: "subprocess.Popen[str]", environment: dict[str, str]
+) -> None:
+    url = url_of(up)
+    command = [*SLIPSTREAM, "chat", "--nats", url, "--max-tokens", "4000", "--temperature", "1"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as chat:
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        chat.stdin.write("hello\n")
+        chat.stdin.flush()
+        assert chat.stdout.read(1)
+        chat.terminate()
+
+        assert 143 == chat.wait(10)
+    held = ask(environment, "workers", "--nats", url, "--json")
+    assert [0] * 3 == [each["num_held"] for each in json.loads(held.stdout)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "utf-8:surrogateescape"])
+def test_bytes_of_no_text_are_an_error_of_one_line(
+    own_nats_server: Any, environment: dict[str, str], encoding: str
+) -> None:
+    done = subprocess.run(
+        [*SLIPSTREAM, "chat", "--nats", own_nats_server.url],
+        input=b"\xff\xfe\n",
+        capture_output=True,
+        check=False,
+        env={**environment, "PYTHONIOENCODING": encoding},
+        timeout=30,
+    )
+
+    assert (1, b"slipstream: the input is no utf-8 text\n") == (done.returncode, done.stderr)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def test_an_empty_or_missing_file_is_refused(tmp_path: Path) -> None:
         source_of(tmp_path, "")
     with pytest.raises(ConfigurationError, match="No such file"):
         InputFile(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError, match="is no file"):
+        InputFile(tmp_path / "pipe")
 
 
 def test_a_line_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
