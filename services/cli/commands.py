@@ -35,7 +35,13 @@ For example:
 
   slipstream generate "Name three rivers"            ask a running stack
 
+  slipstream chat                                    talk with it
+
   slipstream submit "Name three rivers"              have it answered whatever happens
+
+  slipstream batch in.jsonl out.jsonl                a file of requests
+
+  slipstream top                                     watch it work
 
 Every option of a service is also an environment variable, named in its help.
 """
