@@ -30,6 +30,7 @@ CONNECT_S = 5.0
 SILENCE_S = 30.0
 _MAX_ERROR_BYTES = 64 * 1024
 _DONE = b"[DONE]"
+_DRAIN_S = 0.2
 
 
 class HttpAttempt:
@@ -87,6 +88,7 @@ class HttpAttempt:
         while (part := await self._next(received, deadline_s)) is not None:
             for event in events.feed(part):
                 if event == _DONE:
+                    await _drain(received)
                     return
                 chunk = chunk_of(event)
                 if chunk.error is not None:
@@ -228,6 +230,13 @@ async def _check(response: httpx2.Response) -> None:
     kind = response.headers.get("Content-Type", "nothing")
     if not kind.startswith("text/event-stream"):
         raise ProtocolError(f"{response.url} answered {kind} instead of a stream of events")
+
+
+async def _drain(received: AsyncIterator[bytes]) -> None:
+    """Read what should be the end: only then can the connection take another request."""
+    with contextlib.suppress(TimeoutError, httpx2.TransportError):
+        async with asyncio.timeout(_DRAIN_S):
+            await anext(received, None)
 
 
 async def _beginning(response: httpx2.Response) -> bytes:

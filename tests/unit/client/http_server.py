@@ -45,13 +45,20 @@ class HttpServer:
         self.url = ""
         self.requests: list[Request] = []
         self.num_left = 0  # clients that left while they were served
+        self.num_connections = 0
+        self.num_served = 0  # requests now
+        self.max_num_served = 0  # at once
         self._scripts = list(scripts)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
         try:
             while (request := await _read(reader)) is not None:
                 self.requests.append(request)
+                self.num_served += 1
+                self.max_num_served = max(self.max_num_served, self.num_served)
                 await self._play(self._scripts.pop(0), reader, writer)
+                self.num_served -= 1
         except ConnectionError:
             self.num_left += 1
         finally:

@@ -1,5 +1,6 @@
 """A scheduler and its workers on the memory bus, as far as a client sees them: scripted."""
 
+import asyncio
 from typing import Any
 
 from slipstream.client.nats_transport import BusTransport
@@ -26,6 +27,7 @@ QUICK = Retries(max_num_retries=3, first_s=0.01, longest_s=0.05)
 ACCEPTED = Accepted(request_id=ID)
 REFUSED = Failed(code="overloaded", message="full", retry_after_ms=20)
 LOST = Failed(code="worker_lost", message="worker decode-1 is gone")
+REST = 0.02  # a step of a script: what came before it is read by then
 
 
 def frames(*words: str) -> list[object]:
@@ -105,5 +107,8 @@ class ScriptedStack:
         await self._bus.publish(message.reply, encode(Cancelled(request_id=ID)))
 
     async def _play(self, reply: str) -> None:
-        for message in self._scripts.pop(0) if self._scripts else []:
-            await self._bus.publish(reply, encode(message))
+        for step in self._scripts.pop(0) if self._scripts else []:
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+            else:
+                await self._bus.publish(reply, encode(step))

@@ -31,6 +31,7 @@ from .scripted_stack import (
     LOST,
     QUICK,
     REFUSED,
+    REST,
     WORDS,
     ScriptedStack,
     finished,
@@ -223,8 +224,8 @@ async def test_no_scheduler_is_an_error_with_a_remedy() -> None:
 async def test_a_stream_whose_worker_dies_is_repeated_and_goes_on_where_it_was() -> None:
     """Also where the repeat is cut into other pieces."""
     stack = ScriptedStack(
-        [ACCEPTED, *frames(*WORDS[:2]), LOST],
-        [ACCEPTED, *frames("U", "nder t"), LOST],
+        [ACCEPTED, *frames(*WORDS[:2]), REST, LOST],
+        [ACCEPTED, *frames("U", "nder t"), REST, LOST],
         whole("Under", " the b", "ridge"),
     )
     async with client_of(stack) as client, client.stream("Tell me") as stream:
@@ -235,7 +236,7 @@ async def test_a_stream_whose_worker_dies_is_repeated_and_goes_on_where_it_was()
 
 
 async def test_a_repeat_that_says_something_else_is_no_answer() -> None:
-    stack = ScriptedStack([ACCEPTED, *frames(*WORDS[:2]), LOST], whole("Over", " it"))
+    stack = ScriptedStack([ACCEPTED, *frames(*WORDS[:2]), REST, LOST], whole("Over", " it"))
     async with client_of(stack) as client, client.stream("Tell me") as stream:
         with pytest.raises(RepeatDiffersError):
             await stream.read()
@@ -245,7 +246,7 @@ async def test_a_repeat_that_says_something_else_is_no_answer() -> None:
 
 async def test_what_was_sampled_by_rejection_is_not_repeated() -> None:
     """Its tokens depend on the drafts too."""
-    stack = ScriptedStack([ACCEPTED, *frames(*WORDS[:2]), LOST], whole(*WORDS))
+    stack = ScriptedStack([ACCEPTED, *frames(*WORDS[:2]), REST, LOST], whole(*WORDS))
     async with client_of(stack) as client:
         with pytest.raises(RequestFailedError, match="decode-1 is gone"):
             await client.generate("Tell me", speculation_mode="rejection")

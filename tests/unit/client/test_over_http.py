@@ -80,6 +80,22 @@ async def test_an_answer_is_whole() -> None:
     assert 5000 < request.body["deadline_ms"] <= 6000
 
 
+async def test_a_connection_is_used_again() -> None:
+    async with serving(*[answer(*WORDS)] * 3) as server, client_of(server) as client:
+        texts = [(await client.generate("Once")).text for _ in range(3)]
+
+    assert [TEXT] * 3 == texts
+    assert 1 == server.num_connections
+
+
+async def test_a_server_that_does_not_end_a_stream_holds_nobody_up() -> None:
+    async with serving([*answer(*WORDS)[:-1], HANG]) as server, client_of(server) as client:
+        assert TEXT == (await client.generate("Once")).text
+        await asyncio.sleep(0.05)
+
+        assert 1 == server.num_left
+
+
 async def test_a_url_may_end_as_other_clients_want_it() -> None:
     async with serving(answer("a")) as server, AsyncClient(server.url + "/v1/") as client:
         await client.generate("Once")
@@ -186,7 +202,8 @@ async def test_what_stays_refused_says_when_to_come_back() -> None:
 
 
 async def test_an_error_in_a_stream_ends_it() -> None:
-    script = [STREAM_HEAD, chunk("a"), event({"error": {"message": "no", "code": "non_finite"}})]
+    error = {"message": "no", "code": "non_finite"}
+    script = [STREAM_HEAD, chunk("a"), event({"error": error}), HANG]
     async with (
         serving(script) as server,
         client_of(server) as client,
@@ -195,8 +212,10 @@ async def test_an_error_in_a_stream_ends_it() -> None:
         assert "a" == await anext(stream)
         with pytest.raises(RequestFailedError, match="no") as raised:
             await anext(stream)
+        await asyncio.sleep(0.05)
 
-    assert ("non_finite", 1) == (raised.value.code, len(server.requests))
+        assert ("non_finite", 1) == (raised.value.code, len(server.requests))
+        assert 1 == server.num_left, "the connection is closed at once"
 
 
 @pytest.mark.parametrize(
@@ -266,11 +285,12 @@ async def test_a_cancelled_task_closes_its_connection() -> None:
 
 async def test_many_requests_run_side_by_side() -> None:
     """More than a pool of connections usually has."""
-    scripts = [[STREAM_HEAD, 0.5, *map(chunk, WORDS), *ENDING] for _ in range(150)]
+    scripts = [[STREAM_HEAD, 2.0, *map(chunk, WORDS), *ENDING] for _ in range(150)]
     async with serving(*scripts) as server, client_of(server, timeout_s=20.0) as client:
         answers = await asyncio.gather(*(client.generate("Once") for _ in range(150)))
 
     assert {TEXT} == {got.text for got in answers}
+    assert 150 == server.max_num_served
 
 
 @pytest.mark.parametrize("call", ["submit", "result"])

@@ -21,6 +21,7 @@ from .scripted_stack import (
     ID,
     LOST,
     QUICK,
+    REST,
     WORDS,
     ScriptedStack,
     frames,
@@ -51,7 +52,7 @@ def test_calls_return_answers() -> None:
 
 
 def test_a_stream_is_read_in_a_loop() -> None:
-    stack = ScriptedStack([ACCEPTED, *frames(*WORDS[:2]), LOST], whole(*WORDS))
+    stack = ScriptedStack([ACCEPTED, *frames(*WORDS[:2]), REST, LOST], whole(*WORDS))
     with client_of(stack) as client, client.stream("Tell me", temperature=0.7) as stream:
         pieces = list(stream)
 
@@ -78,10 +79,12 @@ def test_ctrl_c_cancels_the_request(*, is_streamed: bool) -> None:
     with client_of(stack) as client:
         timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
         timer.start()
+        began_s = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             _ask(client, is_streamed=is_streamed)
         timer.join()
 
+        assert time.monotonic() - began_s < 3, "it was the deadline that ended it"
         assert [ID] == [cancel.request_id for cancel in stack.cancels]
         assert [] == stack.inboxes
     assert [] == threads()
