@@ -1,8 +1,10 @@
 """The blocking client as a program uses it, on real processes of which one is killed."""
 
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,8 @@ from . import conftest, stack
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
 _ARGUMENTS = ["--test-mode", "--engine", "fake", "--kv-memory", "1MiB"]
+_ROOT = Path(__file__).parents[2]
+_MODULE = "slipstream.client"
 _SLOW = {"SLIPSTREAM_FAKE_STEP_MS": "25"}
 _PROMPT = "Once upon a time"
 
@@ -66,6 +70,28 @@ def test_an_interrupted_program_cancels_its_request(running: stack.Stack) -> Non
 
     assert (0, "cancelled", "") == (program.returncode, said.split()[-1], complaints)
     assert stack.wait_until(lambda: _was_cancelled(running), 1.0 + ended_s - time.monotonic())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/client.md"])
+def test_what_the_documents_show_runs(running: stack.Stack, page: str) -> None:
+    text = (_ROOT / page).read_text(encoding="utf-8")
+    examples = [
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if _MODULE in block
+    ]
+    for example in examples:
+        code = example.replace("nats://127.0.0.1:4222", running.nats_url)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+        assert (0, "") == (done.returncode, done.stderr)
+        assert running.nats_url in code
+        assert done.stdout
+    assert examples
 
 
 def _was_cancelled(running: stack.Stack) -> bool:
