@@ -7,7 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 import httpx2
 
-from slipstream.client.errors import ConnectionLostError, HttpStatusError, ServerUnreachableError
+from slipstream.client.errors import (
+    ClientClosedError,
+    ConnectionLostError,
+    HttpStatusError,
+    ServerUnreachableError,
+)
 from slipstream.client.event_stream import EventStream
 from slipstream.client.openai_shapes import (
     Chunk,
@@ -190,7 +195,9 @@ class HttpTransport:
             raise ConfigurationError(f"{url!r} is no URL of a server: {error}") from error
 
     async def open(self) -> None:
-        """Do nothing: each request connects, or takes a connection that is free."""
+        """Connect to nothing: each request does, or takes a connection that is free."""
+        if self._http.is_closed:
+            raise ClientClosedError
 
     def attempt(self, request: GenerateRequest, timeout_s: float) -> HttpAttempt:
         """Return a try."""

@@ -67,7 +67,12 @@ class Stream:
         return piece
 
     def __enter__(self) -> Self:
-        self._thread.run(self._stream.open())
+        try:
+            self._thread.run(self._stream.open())
+        except BaseException:
+            # Interrupted just when the request was sent: nobody else would cancel it.
+            self._close_if_possible()
+            raise
         return self
 
     def __exit__(
@@ -76,6 +81,9 @@ class Stream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._close_if_possible()
+
+    def _close_if_possible(self) -> None:
         if not self._thread.is_stopped:  # else the client's end has ended it
             self.close()
 

@@ -7,6 +7,7 @@ import pytest
 
 from slipstream.client import (
     AsyncClient,
+    ClientClosedError,
     ConfigurationError,
     ConnectionLostError,
     DeadlineExceededError,
@@ -291,6 +292,14 @@ async def test_many_requests_run_side_by_side() -> None:
 
     assert {TEXT} == {got.text for got in answers}
     assert 150 == server.max_num_served
+
+
+async def test_a_stream_that_is_entered_after_the_client_was_closed_says_so() -> None:
+    client = AsyncClient("http://127.0.0.1:1")
+    stream = client.stream("Once")
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await stream.open()
 
 
 @pytest.mark.parametrize("call", ["submit", "result"])

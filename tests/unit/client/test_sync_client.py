@@ -5,6 +5,8 @@ import concurrent.futures
 import signal
 import threading
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from slipstream.client import (
     RequestFailedError,
     Stream,
 )
+from slipstream.client.loop_thread import LoopThread
 
 from .scripted_stack import (
     ACCEPTED,
@@ -88,6 +91,26 @@ def test_ctrl_c_cancels_the_request(*, is_streamed: bool) -> None:
         assert [ID] == [cancel.request_id for cancel in stack.cancels]
         assert [] == stack.inboxes
     assert [] == threads()
+
+
+def test_ctrl_c_just_when_a_request_was_sent_cancels_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = ScriptedStack([ACCEPTED])
+    run = LoopThread.run
+
+    def interrupted(self: LoopThread, work: Coroutine[Any, Any, Any]) -> Any:
+        result = run(self, work)
+        if work.__name__ == "open":
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(LoopThread, "run", interrupted)
+    with client_of(stack) as client:
+        stream = client.stream("Tell me")
+        with pytest.raises(KeyboardInterrupt):
+            stream.__enter__()
+
+        assert stream.is_cancelled
+        assert [ID] == [cancel.request_id for cancel in stack.cancels]
 
 
 def _ask(client: Client, *, is_streamed: bool) -> None:
