@@ -81,6 +81,8 @@ class _CallReader:
         return CallBegins(self._index, f"call_{secrets.token_hex(12)}", name)
 
     def _arguments(self, text: str) -> list[Piece]:
+        if not self._depth and not self._is_in_string:
+            text = text.lstrip()
         taken = text[: self._end_of_value(text)] if not self.is_complete else ""
         return [Arguments(self._index, taken)] if taken else []
 
