@@ -15,6 +15,7 @@ _STATUSES: Mapping[str, int] = {
     "invalid_request": 400,
     "context_length_exceeded": 400,
     "constraint_failed": 400,
+    "kv_too_large": 400,
     "invalid_api_key": 401,
     "model_not_found": 404,
     "unknown_route": 404,
@@ -30,11 +31,13 @@ _STATUSES: Mapping[str, int] = {
     "disconnected": 503,
     "draining": 503,
     "lost": 503,
-    "worker_lost": 503,
+    "lease_lost": 503,
     "incomplete_stream": 503,
     "deadline_exceeded": 504,
     "no_answer": 504,
 }
+# Of codes that say what a worker or a KV manager refused, after every attempt has failed.
+_OF_SERVICES = ("worker_", "kv_", "decode_")
 _RETRY_MS = 1000  # where nobody said when it may go again
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _encoder = msgspec.json.Encoder()
@@ -60,7 +63,7 @@ class ApiError(SlipstreamError):
     @property
     def status(self) -> int:
         """The HTTP status."""
-        default = 503 if self.code.startswith("worker_") else 500
+        default = 503 if self.code.startswith(_OF_SERVICES) else 500
         return _STATUSES.get(self.code, default)
 
     @property

@@ -14,7 +14,7 @@ from .scrape import Scrape, scrape, url_of
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
-_SERVICES = ("scheduler", "kv", "prefill", "decode", "draft")
+_SERVICES = ("scheduler", "kv", "prefill", "decode", "draft", "gateway")
 _FAKE = ["--test-mode", "--engine", "fake"]
 # Forty blocks of 32 tokens: a dozen stories don't fit at once.
 _SHORT_OF_BLOCKS = ["--kv-memory", "20KiB"]

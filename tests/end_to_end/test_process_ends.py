@@ -15,7 +15,7 @@ from . import client, conftest, stack
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
 _FAKE = ["--test-mode", "--engine", "fake"]
-_SERVICES = ("scheduler", "kv", "prefill", "decode", "draft")
+_SERVICES = ("scheduler", "kv", "prefill", "decode", "draft", "gateway")
 _SECONDS = 15.0  # what a client waits at most, after a death, to hear how it goes on
 _STOP_UNDER_LOAD_S = 5.0
 _NUM_STREAMS = 6

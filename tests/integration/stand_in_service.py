@@ -18,6 +18,7 @@ class StandIn:
         self.role: Role = role
         self.worker_id: WorkerId = new_worker_id(role)
         self.metrics_url: str | None = None
+        self.http_url: str | None = None
 
     async def start(self) -> None:
         """Leave a file where the KV manager leaves its arena."""

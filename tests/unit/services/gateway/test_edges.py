@@ -42,6 +42,8 @@ from slipstream.shared.messages.common import Failed
                 ("draining", 503, "server_error"),
                 ("worker_lost", 503, "server_error"),
                 ("worker_no_seat", 503, "server_error"),
+                ("kv_lost", 503, "server_error"),
+                ("kv_too_large", 400, "invalid_request_error"),
                 ("cancelled", 499, "invalid_request_error"),
                 ("non_finite_logits", 500, "server_error"),
             )
