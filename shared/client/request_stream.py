@@ -251,7 +251,9 @@ class RequestStream:
             await self._resume(reader)
             return
         if new.text or new.token_ids:
-            reader.num_fruitless_resumes = 0
+            # Of any: what is sent again to one choice may fill the box for the others.
+            for each in self.readers:
+                each.num_fruitless_resumes = 0
             events.append(new)
         self._finish(reader, events)
 
