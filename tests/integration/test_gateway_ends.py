@@ -175,6 +175,7 @@ async def test_a_drain_lets_streams_finish_and_takes_no_more(serve: Serve, fake_
     stack, http = await serve(every={"fake": fake_slow}, gateway={"drain_s": 5.0})
     body = {"prompt": "Hello", "max_tokens": 40, "ignore_eos": True, "stream": True}
     service = stack.one("gateway")
+    await http.get("/health")  # a connection that is kept
 
     async with http.raw(TEXT, body) as request:
         await request.first_chunk()
@@ -182,9 +183,13 @@ async def test_a_drain_lets_streams_finish_and_takes_no_more(serve: Serve, fake_
         await asyncio.sleep(0.1)
         with pytest.raises(OSError):  # noqa: PT011 - refused, or reset
             await asyncio.open_connection("127.0.0.1", int(http.url.rpartition(":")[2]))
+        late = await http.post(TEXT, body)
+        ready = await http.get("/ready")
         rest = await request.rest()
         await stopping
 
+    assert (503, "draining") == (late.status_code, late.json()["error"]["code"])
+    assert 503 == ready.status_code
     assert b"data: [DONE]" in rest
     assert b'"error"' not in rest
 
