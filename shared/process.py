@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 
 from slipstream.shared.bus.bus import Bus
@@ -16,7 +15,6 @@ from slipstream.shared.process_memory import give_back, share_one_heap
 from slipstream.shared.telemetry.logging import configure_logging
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.process_metrics import ProcessMetrics
-from slipstream.shared.telemetry.tally_meter import PROCESS, Tallies
 from slipstream.shared.telemetry.tracing import Tracer, create_tracer
 from slipstream.shared.version import VERSION
 
@@ -57,7 +55,7 @@ class _Framed:
         self._bus = await NatsBus.connect(config.nats_url, self.worker_id)
         self._service = self._make(self._bus, self._tracer, self.worker_id, self._metrics.meter)
         await self._service.start()
-        self._discovery = Discovery(self._bus, self._identity(), self._tell)
+        self._discovery = Discovery(self._bus, self._identity(), self._metrics.tallies.read)
         await self._discovery.start()
         give_back()
 
@@ -87,18 +85,13 @@ class _Framed:
         if self._metrics is not None:
             await self._metrics.close()
 
-    def _tell(self) -> Tallies:
-        assert self._metrics is not None, "started before it listens"
-        process = {"pid": os.getpid(), "clock_s": time.monotonic(), "cpu_s": time.process_time()}
-        return {PROCESS: process, **self._metrics.tallies.read()}
-
     def _identity(self) -> Identity:
         return Identity(
             name=f"slipstream-{self.role}",
             id=self.worker_id,
             version=VERSION,
             description=f"The {self.role} of Slipstream",
-            metadata={"role": self.role},
+            metadata={"role": self.role, "pid": str(os.getpid())},
         )
 
 

@@ -31,10 +31,10 @@ class AblationOptions:
     ] = None
     requests: Annotated[
         int, typer.Option(min=1, help="Requests of the slice.", rich_help_panel=_LOAD)
-    ] = 24
+    ] = 16
     streams: Annotated[
         int, typer.Option(min=1, help="Requests at any moment.", rich_help_panel=_LOAD)
-    ] = 16
+    ] = 8
     context: Annotated[
         int,
         typer.Option(
@@ -92,7 +92,7 @@ class AblationOptions:
             help="Memory of the KV cache, of which whole contexts are reserved without paging.",
             rich_help_panel=_RUN,
         ),
-    ] = "1GiB"
+    ] = "512MiB"
     threads: Annotated[
         int | None,
         typer.Option(

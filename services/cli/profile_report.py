@@ -44,7 +44,7 @@ def token_activities(spans: Sequence[ProcessSpan]) -> dict[str, float]:
         for name, seconds in span.by_label(names.METRIC_REQUEST_ACTIVITY.name).items():
             found[name] = found.get(name, 0.0) + seconds
         # In the scheduler's queue: those placed meanwhile.
-        found["waiting"] += span.counts.get(f"{names.METRIC_QUEUE_TIME.name}_sum", 0.0)
+        found["waiting"] += span.counts.get(f"{names.METRIC_QUEUE_TIME.name} sum", 0.0)
     return found
 
 

@@ -9,41 +9,26 @@ from typing import Any
 import msgspec
 
 from slipstream.shared.bus.bus import Bus, Incoming
+from slipstream.shared.bus.discovery import Stats
 from slipstream.shared.bus.subjects import DISCOVERY_STATS
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.messages.common import Role
-from slipstream.shared.telemetry.tally_meter import PROCESS, flat
+from slipstream.shared.telemetry import names
 
 # Nobody knows how many there are. An event loop that is busy answers between two of its steps.
 _ANSWERS_S = 0.5
+_OURS = "slipstream-"
+
+_decode_stats = msgspec.json.Decoder(Stats).decode
 
 
 @dataclass(frozen=True)
 class ProcessCounters:
-    """What a process has counted since it began: by the metric's name, then its labels."""
+    """What a process has counted since it began: by a metric's name, then its labels."""
 
     worker_id: WorkerId
-    role: Role
+    role: str
     pid: int
-    monotonic_s: float
-    cpu_s: float
     counts: Mapping[str, float]
-
-
-class _Endpoint(msgspec.Struct):
-    data: dict[str, Any] | None = None  # Any: see tally_meter.Tallies
-
-
-class _Metadata(msgspec.Struct):
-    role: Role
-
-
-class _Stats(msgspec.Struct):
-    """What of service discovery's `STATS` is needed; other services than ours have no such role."""
-
-    id: str
-    metadata: _Metadata
-    endpoints: list[_Endpoint]
 
 
 async def ask_counters(
@@ -54,11 +39,13 @@ async def ask_counters(
     is_complete = asyncio.Event()
 
     async def take(incoming: Incoming) -> None:
-        counters = None if incoming.is_no_responders else _counters_in(incoming.payload)
-        if counters is not None:
-            found[counters.worker_id] = counters
-            if expected and found.keys() >= set(expected):
-                is_complete.set()
+        # Somebody else's service may answer, too, or nobody.
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            counters = _counters_of(_decode_stats(incoming.payload))
+            if counters is not None:
+                found[counters.worker_id] = counters
+        if expected and found.keys() >= set(expected):
+            is_complete.set()
 
     inbox = bus.new_inbox()
     subscription = await bus.subscribe(inbox, take)
@@ -72,24 +59,28 @@ async def ask_counters(
     return found
 
 
-def _counters_in(payload: bytes) -> ProcessCounters | None:
-    """Read an answer; None for that of a service that isn't ours."""
-    try:
-        stats = msgspec.json.decode(payload, type=_Stats)
-    except msgspec.DecodeError:
+def _counters_of(stats: Stats) -> ProcessCounters | None:
+    tallies = next((each.data for each in stats.endpoints if each.data is not None), None)
+    if not stats.name.startswith(_OURS) or not isinstance(tallies, Mapping):
         return None
-    tallies = next((each.data for each in stats.endpoints if each.data is not None), {})
-    if PROCESS not in tallies:
-        return None
-    process = tallies.pop(PROCESS)
+    pid = stats.metadata.get("pid", "")
     return ProcessCounters(
         worker_id=WorkerId(stats.id),
-        role=stats.metadata.role,
-        pid=process["pid"],
-        monotonic_s=process["clock_s"],
-        cpu_s=process["cpu_s"],
-        counts=flat(tallies),
+        role=stats.name.removeprefix(_OURS),
+        pid=int(pid) if pid.isdecimal() else 0,
+        counts=dict(_flat(tallies)),
     )
+
+
+def _flat(tallies: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    # Any: a number, or a dictionary as deep as there are labels
+    found: list[tuple[str, float]] = []
+    for name, value in tallies.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{name} ")
+        elif isinstance(value, int | float):
+            found.append((f"{prefix}{name}", value))
+    return found
 
 
 @dataclass(frozen=True)
@@ -97,7 +88,7 @@ class ProcessSpan:
     """What a process counted between two answers."""
 
     worker_id: WorkerId
-    role: Role
+    role: str
     pid: int
     seconds: float
     cpu_s: float
@@ -118,17 +109,20 @@ def spans_between(
 ) -> list[ProcessSpan]:
     """Return what was counted meanwhile by those that answered both times, by role and name."""
     spans = [
-        ProcessSpan(
-            worker_id=worker_id,
-            role=late.role,
-            pid=late.pid,
-            seconds=late.monotonic_s - early.monotonic_s,
-            cpu_s=late.cpu_s - early.cpu_s,
-            counts={
-                name: value - early.counts.get(name, 0.0) for name, value in late.counts.items()
-            },
-        )
+        _span_between(early, late)
         for worker_id, late in after.items()
         if (early := before.get(worker_id)) is not None
     ]
     return sorted(spans, key=lambda span: (span.role, span.worker_id))
+
+
+def _span_between(early: ProcessCounters, late: ProcessCounters) -> ProcessSpan:
+    counts = {name: value - early.counts.get(name, 0.0) for name, value in late.counts.items()}
+    return ProcessSpan(
+        worker_id=late.worker_id,
+        role=late.role,
+        pid=late.pid,
+        seconds=counts.get(names.METRIC_UPTIME.name, 0.0),
+        cpu_s=counts.get(names.METRIC_PROCESS_CPU.name, 0.0),
+        counts=counts,
+    )

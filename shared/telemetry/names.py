@@ -457,6 +457,18 @@ METRIC_PROCESS_SWAP: Final = Metric(
     "bytes",
     "Memory of this process that is swapped out, beside process_resident_memory_bytes.",
 )
+METRIC_PROCESS_CPU: Final = Metric(
+    "counter",
+    "process_cpu_seconds_total",
+    "seconds",
+    "Processor time of this process.",
+)
+METRIC_UPTIME: Final = Metric(
+    "gauge",
+    "slipstream_uptime_seconds",
+    "seconds",
+    "Time since this process began.",
+)
 METRIC_INFO: Final = Metric(
     "gauge",
     "slipstream_info",

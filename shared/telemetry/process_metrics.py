@@ -1,6 +1,8 @@
 """The metrics of a process: its meter, and the endpoint where there is one."""
 
+import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import structlog
@@ -29,6 +31,11 @@ class ProcessMetrics:
     async def open(cls, role: Role, worker_id: WorkerId, host: str, port: int | None) -> Self:
         """Serve metrics on a port, 0 for a free one; None for none. Raises ConfigurationError."""
         tallies = TallyMeter()
+        # The client library shows the processor's time by itself, so that it stands here alone.
+        tallies.watch(names.METRIC_PROCESS_CPU, lambda: {(): time.process_time()})
+        began_s = time.monotonic()
+        uptime = partial(_read_uptime, began_s)
+        tallies.watch(names.METRIC_UPTIME, uptime)
         if port is None:
             return cls(tallies, tallies)
         # Imported here: it takes two megabytes, which no other process shall hold.
@@ -40,6 +47,7 @@ class ProcessMetrics:
         meter = PrometheusMeter()
         meter.watch(names.METRIC_INFO, lambda: {(role, worker_id, VERSION): 1})
         meter.watch(names.METRIC_PROCESS_SWAP, _read_swap)
+        meter.watch(names.METRIC_UPTIME, uptime)
         endpoint = await MetricsEndpoint.open(meter.render, CONTENT_TYPE, host, port)
         log.info("metrics_served", url=endpoint.url)
         return cls(BothMeters(tallies, meter), tallies, endpoint)
@@ -53,6 +61,10 @@ class ProcessMetrics:
         """Be read no more."""
         if self.endpoint is not None:
             await self.endpoint.close()
+
+
+def _read_uptime(began_s: float) -> Readings:
+    return {(): time.monotonic() - began_s}
 
 
 def _read_swap() -> Readings:

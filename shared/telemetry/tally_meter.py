@@ -9,8 +9,6 @@ from slipstream.shared.telemetry.names import Metric
 # By name; values of labels, in the order that the metric names them, are keys within.
 Tallies = dict[str, Any]  # Any: a number, or a dictionary as deep as there are labels
 
-PROCESS = "process"  # beside the metrics: who counts, until when by its clock, and its CPU time
-
 
 class TallyMeter:
     """Keeps counters and sums, no distributions: it takes no library and hardly any memory."""
@@ -104,17 +102,6 @@ class _BothHistograms:
     def record(self, value: float) -> None:
         for each in self._histograms:
             each.record(value)
-
-
-def flat(tallies: Mapping[str, Any]) -> dict[str, float]:  # Any: see Tallies
-    """Return all numbers by their path, in one string: `name label label`."""
-    found: dict[str, float] = {}
-    for name, value in tallies.items():
-        if isinstance(value, Mapping):
-            found |= {f"{name} {rest}": number for rest, number in flat(value).items()}
-        else:
-            found[name] = value
-    return found
 
 
 def number_at(tallies: Mapping[str, Any], *path: str) -> float:  # Any: see Tallies

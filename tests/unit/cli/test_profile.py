@@ -52,7 +52,7 @@ DECODE = span(
         "slipstream_output_tokens_total": 400,
     },
 )
-SCHEDULER = span("scheduler-1", "scheduler", 10.0, 0.5, {"slipstream_queue_time_seconds_sum": 2.0})
+SCHEDULER = span("scheduler-1", "scheduler", 10.0, 0.5, {"slipstream_queue_time_seconds sum": 2.0})
 
 
 def test_a_worker_tells_its_activities_and_others_have_their_processor_time() -> None:
