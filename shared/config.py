@@ -22,6 +22,8 @@ WeightChoice = Literal["auto", "float32", "bf16", "int8", "int4"]
 KvChoice = Literal["auto", "float32", "bf16", "int8"]
 Speculation = Literal["off", "ngram"]
 DraftPlace = Literal["decode", "draft"]
+# n-grams looked up, another model, layers of the target; or n-grams and layers, by what is right.
+DraftKind = Literal["ngram", "model", "layers", "auto"]
 Eviction = Literal["lru", "filtered"]
 
 MIB = 1024 * 1024
@@ -238,7 +240,26 @@ class PrefillConfig(WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeConfig(WorkerConfig):
+class DraftSourceConfig(ServiceConfig):
+    """Where drafts come from, for whoever makes them."""
+
+    draft_kind: DraftKind = "ngram"
+    # A model with the target's tokenizer; or a file of slipstream draft train, "": the shipped one.
+    draft_model: str = ""
+    draft_memory_mib: int = 256  # of the draft's own KV; who asked longest ago loses its first
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("draft_memory_mib", self.draft_memory_mib, 1, 1_000_000)
+        if self.draft_kind == "model" and not self.draft_model:
+            raise ConfigurationError(
+                "--draft-kind model needs --draft-model: a name or directory of a model with the "
+                "target's tokenizer"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeConfig(WorkerConfig, DraftSourceConfig):
     """The decode worker."""
 
     speculation: Speculation = "ngram"
@@ -273,8 +294,12 @@ class DecodeConfig(WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftConfig(ServiceConfig):
-    """The draft worker (n-gram lookup)."""
+class DraftConfig(DraftSourceConfig):
+    """The draft worker."""
+
+    # Threads of a model's steps, which are short: a second one gains less than it waits.
+    num_threads: int = 1
+    isa: str | None = None  # as for workers
 
     # One that asks can't tell what was found behind a single token, which is seldom right.
     min_ngram: int = MIN_NGRAM + 1
@@ -283,6 +308,7 @@ class DraftConfig(ServiceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_range("num_threads", self.num_threads, 1, 1024)
         _check_range("max_ngram", self.max_ngram, self.min_ngram, 16)
 
 

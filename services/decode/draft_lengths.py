@@ -5,31 +5,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_KEPT = 0.95  # of what was seen, for each token that is tested since
-_PRIOR_TOKENS = 3.0  # that the prior counts for
+from slipstream.shared.drafting.rate import KEPT, Acceptance
+
 _FIRST_PRIOR = 0.5
 # Proposals are told apart by how many tokens before them agree: up to so many, or more.
 _MATCHES = (1, 2, 4, 8)
-
-
-class Acceptance:
-    """The chance that a draft token is accepted, as the last ones that were tested say."""
-
-    def __init__(self, prior: float, kept: float = _KEPT) -> None:
-        self._kept = kept
-        self._num_tested = _PRIOR_TOKENS
-        self._num_accepted = prior * _PRIOR_TOKENS
-
-    @property
-    def rate(self) -> float:
-        """Between 0 and 1."""
-        return self._num_accepted / self._num_tested
-
-    def saw(self, num_tested: int, num_accepted: int) -> None:
-        """Take in a proposal of which so many tokens were tested and accepted."""
-        kept = self._kept**num_tested
-        self._num_tested = kept * self._num_tested + num_tested
-        self._num_accepted = kept * self._num_accepted + num_accepted
 
 
 class Acceptances:
@@ -40,7 +20,7 @@ class Acceptances:
     times in ten: a short match is worth a try of one token, a long one many.
     """
 
-    def __init__(self, kept: float = _KEPT, like: "Acceptances | None" = None) -> None:
+    def __init__(self, kept: float = KEPT, like: "Acceptances | None" = None) -> None:
         self._of_all = Acceptance(like.rate if like else _FIRST_PRIOR, kept)
         self._by_match = [
             Acceptance(like.behind(num) if like else _FIRST_PRIOR, kept)
@@ -67,6 +47,12 @@ class Candidate(NamedTuple):
 
     acceptance: float
     max_num_tokens: int
+    # Of each token to be reached and accepted, where whoever proposed them can tell.
+    chances: Sequence[float] = ()
+
+    def chance(self, place: int) -> float:
+        """Return the chance of a token to be reached and accepted."""
+        return self.chances[place] if self.chances else self.acceptance ** (place + 1)
 
 
 def worthwhile(
@@ -87,7 +73,7 @@ def worthwhile(
     """
     lengths = [0] * len(candidates)
     num_tokens, seconds = float(num_streams), step_s + ask_s
-    offers = [(-each.acceptance, idx) for idx, each in enumerate(candidates) if each.max_num_tokens]
+    offers = [(-each.chance(0), idx) for idx, each in enumerate(candidates) if each.max_num_tokens]
     heapq.heapify(offers)
     while offers:
         chance, idx = -offers[0][0], offers[0][1]
@@ -97,7 +83,7 @@ def worthwhile(
         seconds += token_s
         lengths[idx] += 1
         if lengths[idx] < candidates[idx].max_num_tokens:
-            heapq.heapreplace(offers, (-chance * candidates[idx].acceptance, idx))
+            heapq.heapreplace(offers, (-candidates[idx].chance(lengths[idx]), idx))
         else:
             heapq.heappop(offers)
     if num_tokens * step_s <= num_streams * seconds:

@@ -13,12 +13,17 @@ _KEPT_OF_ALL = 0.998  # for each token tested, of what newcomers are expected to
 _PROBE_STEPS = 64
 
 
+
 class Offer(NamedTuple):
     """The most draft tokens that there are, or could be, for a sequence."""
 
     sequence: DecodeSequence
     max_num_tokens: int
     num_matched: int = 0  # tokens that agree with what the draft is copied from, where it is
+
+
+# The chance of each token of an offer, to be reached and accepted.
+Chances = Sequence[float]
 
 
 class DraftPolicy:
@@ -44,13 +49,16 @@ class DraftPolicy:
         streams: Sequence[DecodeSequence],
         *,
         ask_s: float = 0.0,
+        draft_s: float = 0.0,
+        chances: Sequence[Chances] | None = None,
     ) -> list[int]:
         """
         Return how many draft tokens of each offer the next step of `streams` verifies.
 
         As many as there are where the request says how many it wants, else as many as pay. Now and
         then one that should not pay: else a bad stretch, or a cost that was taken for too high,
-        would be the last that was seen.
+        would be the last that was seen. Asking takes `ask_s`, and each token that is still to be
+        made `draft_s`; `chances` are those of each offer, if whoever made it can tell.
         """
         self._num_matched = {each.sequence.attempt: each.num_matched for each in offers}
         fixed = [each.max_num_tokens if _is_fixed(each.sequence) else 0 for each in offers]
@@ -58,12 +66,16 @@ class DraftPolicy:
             Candidate(
                 _acceptances(each.sequence).behind(each.num_matched),
                 0 if _is_fixed(each.sequence) else each.max_num_tokens,
+                known,
             )
-            for each in offers
+            for each, known in zip(
+                offers, chances if chances is not None else [()] * len(offers), strict=True
+            )
         ]
         num_context_tokens = sum(len(each.token_ids) for each in streams)
         step_s = self._cost.of_step(Shape(len(streams), sum(fixed), num_context_tokens))
-        found = worthwhile(candidates, len(streams), step_s, self._cost.of_draft, ask_s)
+        token_s = self._cost.of_draft + draft_s
+        found = worthwhile(candidates, len(streams), step_s, token_s, ask_s)
         lengths = [one or other for one, other in zip(fixed, found, strict=True)]
         for idx, offer in enumerate(offers):
             if lengths[idx]:
@@ -73,6 +85,12 @@ class DraftPolicy:
             if drafts.num_steps_unused % _PROBE_STEPS == 0:
                 lengths[idx] = 1
         return lengths
+
+    def least_chance(self, streams: Sequence[DecodeSequence], draft_s: float) -> float:
+        """Return the chance behind which no token of the next step is worth making."""
+        num_context_tokens = sum(len(each.token_ids) for each in streams)
+        step_s = self._cost.of_step(Shape(len(streams), 0, num_context_tokens))
+        return len(streams) * (self._cost.of_draft + draft_s) / step_s
 
     def tested(self, sequence: DecodeSequence, num_tested: int, num_accepted: int) -> None:
         """Learn from draft tokens that met the target's own."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import structlog
 
 from slipstream.services.decode.batch import Part
-from slipstream.services.decode.draft_lengths import Acceptance
 from slipstream.services.decode.draft_policy import DraftPolicy, Offer
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import DRAFT
+from slipstream.shared.drafting.rate import Acceptance
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.codec import decoder_of, encode
@@ -175,6 +175,9 @@ class DraftClient:
             for proposal in answer.proposals
             if self._is_usable(proposal, by_attempt)
         }
+
+    async def shut(self) -> None:
+        """Nothing is held here that outlives the process."""
 
     def stepped(self, parts: Sequence[Part], seconds: float) -> None:
         """Learn from a step, whose results have been taken over."""

@@ -53,6 +53,9 @@ class LocalDrafts:
                 self._unverified[offer.sequence.attempt] = tokens[0]
         return proposals
 
+    async def shut(self) -> None:
+        """Nothing is held here that outlives the process."""
+
     def stepped(self, parts: Sequence[Part], seconds: float) -> None:
         """Learn from a step, whose results have been taken over."""
         for part in parts:

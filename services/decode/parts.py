@@ -61,6 +61,9 @@ class DecodeParts:
         """Give everything back."""
         await self.jobs.pulls.close()
         await self.token_bus.close()
+        if self.drafts is not None:
+            # Before the host: it computes on the threads of the target.
+            await self.drafts.shut()
         await self.host.close()
 
 
@@ -77,7 +80,7 @@ async def open_parts(
     grants = BlockGrants(bus, host.host_id, worker, config.num_granted_blocks)
     record = host.record("decode", worker, config.num_seats)
     reporter = Reporter(bus, record, book, speeds=host.speeds)
-    drafts = _drafts(config, bus, host)
+    drafts = await _drafts(config, bus, host)
 
     def changed() -> None:
         reporter.changed()
@@ -119,11 +122,22 @@ async def open_parts(
     return DecodeParts(host, token_bus, grants, drafts, publisher, jobs, steps, reporter, draining)
 
 
-def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> Drafts | None:
+async def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> Drafts | None:
     if config.speculation == "off" or config.max_num_draft_tokens == 0:
         return None
     policy = DraftPolicy(config.max_num_draft_tokens)
-    if config.draft_place == "decode":
+    if config.draft_place == "draft":
+        budget_s = config.draft_budget_ms / 1000
+        return DraftClient(bus, policy, budget_s, host.engine.runner.vocab_size)
+    if config.draft_kind == "ngram":
         return LocalDrafts(policy)
-    budget_s = config.draft_budget_ms / 1000
-    return DraftClient(bus, policy, budget_s, host.engine.runner.vocab_size)
+    return await asyncio.to_thread(_open_model_drafts, config, host, policy)
+
+
+def _open_model_drafts(config: DecodeConfig, host: WorkerHost, policy: DraftPolicy) -> Drafts:
+    # Imported here: who drafts with n-grams has no use for it.
+    from slipstream.services.decode.model_drafts import ModelDrafts  # noqa: PLC0415
+    from slipstream.shared.drafting.opening import open_drafter  # noqa: PLC0415
+
+    drafter = open_drafter(host.model, config, host.engine.runner)
+    return ModelDrafts(policy, drafter, host.engine)

@@ -59,6 +59,9 @@ class Drafts(Protocol):
     def stepped(self, parts: Sequence[Part], seconds: float) -> None:
         """Learn from a step: its results have been taken over, and it took so long."""
 
+    async def shut(self) -> None:
+        """Let go of everything; nothing is asked after it."""
+
 
 class DecodeSteps:
     """Owns the running batch."""

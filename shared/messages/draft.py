@@ -7,12 +7,28 @@ from slipstream.shared.messages.common import AttemptMessage
 from slipstream.shared.messages.packed import PackedInts
 
 
+class DraftSampling(msgspec.Struct, frozen=True, array_like=True):
+    """
+    What a draft draws with, so that it draws what the target will.
+
+    The noise of a token is a function of seed, output position and token (`noise.py`): a draft that
+    takes the same agrees more often than one that takes the likeliest.
+    """
+
+    seed: int
+    temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
+
+
 class DraftOpen(AttemptMessage, frozen=True, tag="draft_open"):
     """Start drafting for a sequence; carries its tokens so far (and the trace in its headers)."""
 
     token_ids: PackedInts
     model: str = ""
     tokenizer_fingerprint: str = ""
+    num_prompt_tokens: int = 0  # the others are output: the noise is that of output positions
+    sampling: DraftSampling | None = None  # None: the likeliest tokens
 
 
 class DraftClose(AttemptMessage, frozen=True, tag="draft_close"):
@@ -37,6 +53,9 @@ class DraftWant(msgspec.Struct, frozen=True, array_like=True):
     new_token_ids: PackedInts
     max_num_tokens: int
     is_whole: bool = False
+    # As in DraftOpen; with whole sequences only.
+    num_prompt_tokens: int = 0
+    sampling: DraftSampling | None = None
 
 
 class DraftJob(msgspec.Struct, frozen=True, array_like=True, tag="draft_job"):

@@ -40,7 +40,9 @@ class NativeRunner:
         num_threads: int,
         *,
         is_fused: bool = True,
+        sharing: "NativeRunner | None" = None,
     ) -> None:
+        """With `sharing` another runner's threads compute, which has to be closed after this."""
         assert layout.kind == "model", f"no model can use the layout {layout.fingerprint}"
         self.vocab_size = config.vocab_size
         self.num_forwards = 0
@@ -58,7 +60,10 @@ class NativeRunner:
         self._model = self._describe(packed, config, layout)
         self._head_bytes = packed["head.weights"].nbytes
         self._layer_bytes = self._matrix_bytes() - self._head_bytes
-        self._engine = library.new_engine(num_threads)
+        self._is_sharing = sharing is not None
+        self._engine: int = (
+            library.new_engine(num_threads) if sharing is None else sharing.engine_handle
+        )
 
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """Run one packed pass; see `ModelRunner`."""
@@ -110,6 +115,11 @@ class NativeRunner:
     def _matrix_bytes(self) -> int:
         return sum(each.weights.nbytes for each in self._kept if isinstance(each, Matrix))
 
+    @property
+    def engine_handle(self) -> int:
+        """The compute threads and their buffers, by what the kernels call them."""
+        return self._engine
+
     def share_cores(self, ledger: Path) -> bool:
         """
         From now on compute on cores that no other process does, of those that name the same file.
@@ -120,12 +130,14 @@ class NativeRunner:
 
     def rest(self) -> None:
         """Free the buffers of past steps: after a chunk of 512 rows they are 9 MB."""
-        self._library.rest(self._engine)
+        if not self._is_sharing:
+            self._library.rest(self._engine)
 
     def close(self) -> None:
         """End the compute threads."""
         if self._engine:
-            self._library.free_engine(self._engine)
+            if not self._is_sharing:
+                self._library.free_engine(self._engine)
             self._engine = 0
             self._kv = np.empty(0, np.uint8)
 

@@ -69,12 +69,15 @@ def _entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]
 
 
 class PackedArrays(Protocol):
-    """The arrays of a packed model, by their names."""
+    """The packed weights of a model, by their names."""
 
-    def __getitem__(self, name: str, /) -> Array: ...
+    def __getitem__(self, name: str) -> Array:
+        """Return a tensor. Raises KeyError."""
+        ...
 
-    def get(self, name: str, /) -> Array | None:
-        """Return an array, or None where there is none of the name."""
+    def get(self, name: str) -> Array | None:
+        """Return a tensor, or None where there is none of the name."""
+        ...
 
 
 class PackedFile:

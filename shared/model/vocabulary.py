@@ -122,13 +122,17 @@ def _make_apart(model_dir: Path, cache_dir: Path) -> None:
         log.warning("vocabulary_not_made", reason=last_line)
 
 
-def _directory(model_dir: Path, cache_dir: Path) -> Path:
+def tokenizer_fingerprint(model_dir: Path) -> str:
+    """Return the fingerprint of the tokenizer, without opening it. Raises ModelError."""
     try:
         with (model_dir / _SOURCE).open("rb") as file:
-            fingerprint = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         raise ModelError(f"{model_dir / _SOURCE} can't be read: {error.strerror}") from error
-    return cache_dir / "vocabularies" / f"{fingerprint}-v{_VERSION}"
+
+
+def _directory(model_dir: Path, cache_dir: Path) -> Path:
+    return cache_dir / "vocabularies" / f"{tokenizer_fingerprint(model_dir)}-v{_VERSION}"
 
 
 def _write(path: Path, model_dir: Path) -> None:

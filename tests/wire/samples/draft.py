@@ -7,15 +7,25 @@ from slipstream.shared.messages.draft import (
     DraftJob,
     DraftOpen,
     DraftProposal,
+    DraftSampling,
     DraftTokens,
     DraftWant,
 )
 
 from .parts import ATTEMPT, ENVELOPE, FINGERPRINT, MODEL, REQUEST, TOKENS
 
+SAMPLING = DraftSampling(seed=2**63, temperature=0.75, top_k=40, top_p=0.5)
+
 SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
     "draft_open": (
-        DraftOpen(**ENVELOPE, token_ids=TOKENS, model=MODEL, tokenizer_fingerprint=FINGERPRINT),
+        DraftOpen(
+            **ENVELOPE,
+            token_ids=TOKENS,
+            model=MODEL,
+            tokenizer_fingerprint=FINGERPRINT,
+            num_prompt_tokens=31,
+            sampling=SAMPLING,
+        ),
         DraftOpen(**ATTEMPT, token_ids=TOKENS),
     ),
     "draft_close": (
@@ -23,7 +33,20 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         DraftClose(**ATTEMPT),
     ),
     "draft_job": (
-        DraftJob([DraftWant(REQUEST, 2, 33, TOKENS, 4, is_whole=True)]),
+        DraftJob(
+            [
+                DraftWant(
+                    REQUEST,
+                    2,
+                    33,
+                    TOKENS,
+                    4,
+                    is_whole=True,
+                    num_prompt_tokens=31,
+                    sampling=SAMPLING,
+                )
+            ]
+        ),
         DraftJob([]),
     ),
     "draft_tokens": (

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.services.decode.draft_lengths import Acceptance, Candidate, worthwhile
+from slipstream.services.decode.draft_lengths import Candidate, worthwhile
+from slipstream.shared.drafting.rate import Acceptance
 
 _MAX = 5
 
