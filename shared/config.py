@@ -300,6 +300,8 @@ class DraftConfig(DraftSourceConfig):
     # Threads of a model's steps, which are short: a second one gains less than it waits.
     num_threads: int = 1
     isa: str | None = None  # as for workers
+    # Go on drafting while the target verifies: gains where there are cores that it doesn't use.
+    is_drafting_ahead: bool = False
 
     # One that asks can't tell what was found behind a single token, which is seldom right.
     min_ngram: int = MIN_NGRAM + 1

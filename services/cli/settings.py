@@ -105,6 +105,9 @@ SETTINGS = {
     "draft_place": Setting("Who makes drafts: decode (the worker itself), or a draft worker."),
     "draft_kind": Setting("ngram, model, layers (of the target), or auto: n-grams and layers."),
     "draft_model": Setting("A model to draft with, or a file of draft train (default: shipped)."),
+    "is_drafting_ahead": Setting(
+        "Go on drafting while the target verifies, on cores of its own.", name="draft_ahead"
+    ),
     "draft_memory_mib": Setting("Memory of a drafting model's own KV, in MiB."),
     "max_num_draft_tokens": Setting("Most draft tokens of a sequence in a step."),
     "draft_budget_ms": Setting("Longest wait for a draft worker in a step."),

@@ -7,6 +7,7 @@ import structlog
 
 from slipstream.services.decode.batch import Part
 from slipstream.services.decode.draft_policy import DraftPolicy, Offer
+from slipstream.services.decode.draft_sampling import sampling_of
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
@@ -50,11 +51,20 @@ class DraftClient:
 
     activity: Activity = "messages"
 
-    def __init__(self, bus: Bus, policy: DraftPolicy, budget_s: float, vocab_size: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        policy: DraftPolicy,
+        budget_s: float,
+        vocab_size: int,
+        tokenizer_fingerprint: str = "",
+    ) -> None:
         self._bus = bus
         self._policy = policy
         self._budget_s = budget_s
         self._vocab_size = vocab_size
+        self._fingerprint = tokenizer_fingerprint
+        self._refusing: set[WorkerId] = set()  # they draft for other tokens
         self._last_seen: dict[WorkerId, float] = {}
         self._worker_id: WorkerId | None = None
         self._num_told: dict[Attempt, int] = {}  # tokens that the draft worker knows
@@ -77,7 +87,8 @@ class DraftClient:
 
     def saw(self, report: WorkerReport) -> None:
         """Note a draft worker's report."""
-        self._last_seen[report.worker_id] = 0.0 if report.is_draining else time.monotonic()
+        if report.worker_id not in self._refusing:
+            self._last_seen[report.worker_id] = 0.0 if report.is_draining else time.monotonic()
 
     def choose(self) -> WorkerId | None:
         """Return the worker to ask; a change of worker means that nothing is known there."""
@@ -107,6 +118,9 @@ class DraftClient:
             attempt=job.attempt,
             token_ids=PackedInts(sequence.token_ids),
             model=job.model,
+            tokenizer_fingerprint=self._fingerprint,
+            num_prompt_tokens=len(job.prompt_token_ids),
+            sampling=sampling_of(job.sampling),
         )
         try:
             await call(
@@ -121,6 +135,9 @@ class DraftClient:
             fields = request_fields(job.request_id, job.root_span)
             log.info("draft_not_opened", **fields, attempt=job.attempt, error=str(error))
             num_tokens = 0
+            if error.code == "draft_mismatch":
+                self._refusing.add(worker_id)
+                self._last_seen.pop(worker_id, None)
         if not sequence.is_over:
             is_same = worker_id == self._worker_id
             self._num_told[sequence.attempt] = num_tokens if is_same else 0
@@ -194,21 +211,27 @@ class DraftClient:
         # A way that often brings nothing costs more for each proposal that it brings.
         ask_s = self._ask_s / max(self._answered.rate, _LEAST_ANSWERED)
         lengths = self._policy.lengths(offers, streams, ask_s=ask_s)
+        least_chance = self._policy.least_chance(streams, 0.0) if streams else 0.0
         return [
-            self._want(offer.sequence, length)
+            self._want(offer.sequence, length, least_chance)
             for offer, length in zip(offers, lengths, strict=True)
             if length
         ]
 
-    def _want(self, sequence: DecodeSequence, num_tokens: int) -> DraftWant:
+    def _want(self, sequence: DecodeSequence, num_tokens: int, least_chance: float) -> DraftWant:
         num_told = self._num_told[sequence.attempt]
+        job = sequence.job
+        is_fixed = job.sampling.num_speculative_tokens is not None
         return DraftWant(
-            request_id=sequence.job.request_id,
-            attempt=sequence.job.attempt,
+            request_id=job.request_id,
+            attempt=job.attempt,
             position=len(sequence.token_ids),
             new_token_ids=PackedInts(sequence.token_ids[num_told:]),
             max_num_tokens=num_tokens,
             is_whole=num_told == 0,
+            num_prompt_tokens=0 if num_told else len(job.prompt_token_ids),
+            sampling=None if num_told else sampling_of(job.sampling),
+            least_chance=0.0 if is_fixed else least_chance,
         )
 
     def _is_usable(

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from slipstream.services.decode.batch import Part, Proposals
 from slipstream.services.decode.draft_policy import DraftPolicy, Offer
+from slipstream.services.decode.draft_sampling import sampling_of
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.drafting.drafter import Drafter, Followed, Proposal, Wanted
-from slipstream.shared.messages.draft import DraftSampling
-from slipstream.shared.messages.sampling import SamplingParameters
 from slipstream.shared.worker.activities import Activity
 from slipstream.shared.worker.engine import EngineThread
 from slipstream.shared.worker.report_book import Attempt
@@ -137,12 +136,3 @@ class ModelDrafts:
     @staticmethod
     def _is_fixed(sequence: DecodeSequence) -> bool:
         return sequence.job.sampling.num_speculative_tokens is not None
-
-
-def sampling_of(parameters: SamplingParameters) -> DraftSampling | None:
-    """Return what a draft has to know to draw as the target does; None where nothing is drawn."""
-    if parameters.temperature <= 0.0 or parameters.speculation_mode == "rejection":
-        return None
-    return DraftSampling(
-        parameters.seed, parameters.temperature, parameters.top_k, parameters.top_p
-    )

@@ -17,7 +17,7 @@ from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import DecodeConfig
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.model.vocabulary import open_vocabulary
+from slipstream.shared.model.vocabulary import open_vocabulary, tokenizer_fingerprint
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.draining import Draining
@@ -128,7 +128,9 @@ async def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> Drafts | 
     policy = DraftPolicy(config.max_num_draft_tokens)
     if config.draft_place == "draft":
         budget_s = config.draft_budget_ms / 1000
-        return DraftClient(bus, policy, budget_s, host.engine.runner.vocab_size)
+        vocab_size = host.engine.runner.vocab_size
+        fingerprint = tokenizer_fingerprint(host.model.directory)
+        return DraftClient(bus, policy, budget_s, vocab_size, fingerprint)
     if config.draft_kind == "ngram":
         return LocalDrafts(policy)
     return await asyncio.to_thread(_open_model_drafts, config, host, policy)

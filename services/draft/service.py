@@ -1,9 +1,10 @@
 """The draft worker on the bus."""
 
+import asyncio
 from typing import Any
 
+from slipstream.services.draft.desk import DraftDesk, open_desk
 from slipstream.services.draft.metrics import DraftMetrics
-from slipstream.services.draft.proposer import Proposer
 from slipstream.services.draft.spans import DraftSpans
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
@@ -32,8 +33,9 @@ class DraftService:
     ) -> None:
         self.worker_id = worker_id
         self._bus = bus
-        self._proposer = Proposer(config.min_ngram, config.max_ngram, config.max_num_sequences)
-        self._metrics = DraftMetrics(meter, self._proposer)
+        self._config = config
+        self._desk: DraftDesk | None = None
+        self._metrics = DraftMetrics(meter, lambda: self._desk.num_sequences if self._desk else 0)
         self._spans = DraftSpans(tracer, worker_id, config.max_num_sequences)
         record = WorkerRecord(
             worker_id=worker_id,
@@ -48,7 +50,8 @@ class DraftService:
         self._draining = Draining(self._reporter.drain, lambda: 0)
 
     async def start(self) -> None:
-        """Listen and report."""
+        """Open what drafts, listen, report."""
+        self._desk = await asyncio.to_thread(open_desk, self._config)
         await serve(self._bus, DRAFT.subject(worker_id=self.worker_id), DRAFT, self._answer)
         await self._reporter.start()
 
@@ -61,23 +64,26 @@ class DraftService:
         self._reporter.drain()
         await self._reporter.stop()
         self._spans.end_all()
+        if self._desk is not None:
+            await self._desk.shut()
 
     async def _answer(self, message: Any, incoming: Incoming) -> Any:  # Any: the topic's unions
+        assert self._desk is not None, "listening starts after it is there"
         match message:
             case DraftJob():
-                answer = self._proposer.propose(message)
+                answer = await self._desk.propose(message)
                 self._metrics.offered(answer)
                 return answer
             case DraftOpen():
+                await self._desk.open(message)
                 self._spans.open(message, extract(incoming.headers))
-                self._proposer.open(message)
                 return Accepted(
                     request_id=message.request_id,
                     attempt=message.attempt,
                     worker_id=self.worker_id,
                 )
             case DraftClose():
-                self._proposer.close(message)
+                await self._desk.close(message)
                 self._spans.close(message)
             case Drain() | ReportRequest():
                 if isinstance(message, Drain):

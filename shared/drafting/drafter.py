@@ -18,7 +18,7 @@ _NGRAM_PRIOR, _MODEL_PRIOR = 0.4, 0.6
 # Tokens of a prompt that are indexed at once: about a millisecond.
 _MAX_INDEXED = 512
 # Rows of prompts that are computed beside a round of proposals.
-_MAX_CAUGHT_UP = 128
+_MAX_CAUGHT_UP = 64
 
 
 @dataclass(eq=False)

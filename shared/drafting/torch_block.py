@@ -78,7 +78,7 @@ def run_block(
     sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
     heads = linear(x, "q_proj", "k_proj", "v_proj")
     heads = heads.view(*heads.shape[:-1], sum(sizes), config.head_dim)
-    query, key, value = heads.transpose(1, 2).split(sizes, dim=1)
+    query, key, value = torch.split(heads.transpose(1, 2), sizes, dim=1)
     attended = functional.scaled_dot_product_attention(
         rotary.turn(query), rotary.turn(key), value, is_causal=True, enable_gqa=True
     )

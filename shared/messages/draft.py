@@ -56,6 +56,8 @@ class DraftWant(msgspec.Struct, frozen=True, array_like=True):
     # As in DraftOpen; with whole sequences only.
     num_prompt_tokens: int = 0
     sampling: DraftSampling | None = None
+    # Of a token to be reached and accepted: behind less likely ones nothing is worth proposing.
+    least_chance: float = 0.0
 
 
 class DraftJob(msgspec.Struct, frozen=True, array_like=True, tag="draft_job"):

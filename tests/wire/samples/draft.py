@@ -44,6 +44,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
                     is_whole=True,
                     num_prompt_tokens=31,
                     sampling=SAMPLING,
+                    least_chance=0.25,
                 )
             ]
         ),

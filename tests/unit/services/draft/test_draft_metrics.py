@@ -12,7 +12,7 @@ R = RequestId("r")
 
 def test_offered_tokens_and_followed_sequences_are_counted() -> None:
     meter, proposer = PrometheusMeter(), Proposer(1, 3, 8)
-    metrics = DraftMetrics(meter, proposer)
+    metrics = DraftMetrics(meter, lambda: proposer.num_sequences)
     read = meter.registry.get_sample_value
     followed = {"role": "draft", "state": "running"}
     before = read("slipstream_draft_tokens_total", {"outcome": "offered"})
