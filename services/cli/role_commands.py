@@ -6,8 +6,11 @@ from typing import Any
 import typer
 
 from slipstream.services.cli.config_options import command_for
+from slipstream.services.cli.draft_command import draft_app
 from slipstream.services.cli.roles import ROLE_COMMANDS, run_role
 from slipstream.shared.config import ServiceConfig
+
+_PANEL = "One service each"
 
 
 def add_role_commands(app: typer.Typer) -> None:
@@ -15,7 +18,10 @@ def add_role_commands(app: typer.Typer) -> None:
     for each in ROLE_COMMANDS:
         command = command_for(each.config_class, _runner(each.folder))
         words = f"{each.help}\n\n{_example(each.role, each.config_class)}"
-        app.command(each.role, help=words, rich_help_panel="One service each")(command)
+        if each.role == "draft":
+            app.add_typer(draft_app(command, words), name=each.role, rich_help_panel=_PANEL)
+        else:
+            app.command(each.role, help=words, rich_help_panel=_PANEL)(command)
 
 
 def _example(role: str, config_class: type[ServiceConfig]) -> str:

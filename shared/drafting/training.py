@@ -6,9 +6,8 @@ tokens in each place, of which those that the draft's head knows count. Hinton e
 the Knowledge in a Neural Network", 2015. Needs torch; `slipstream draft train` only.
 """
 
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,7 @@ from slipstream.shared.drafting.trained_file import Weights
 from slipstream.shared.model.config import ModelConfig
 
 _NUM_TOKENS_OF_BATCH = 4096
-_MATRIX_RATE, _VECTOR_RATE = 1e-2, 1e-3
+_MATRIX_RATE, _VECTOR_RATE = 0.2, 1e-2
 _WARM_UP = 0.04  # of the time; the rate falls to nearly nothing over all of it
 _FIRST, _LAST = 0.05, 0.02
 _REPORT_S = 20.0
@@ -64,17 +63,18 @@ def split_answers(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]
 
 
 def frequent_tokens(
-    answers: Sequence[Answer], num_tokens: int, always: Sequence[int]
+    answers: Sequence[Answer], num_tokens: int, always: Iterable[int]
 ) -> npt.NDArray[np.int32]:
     """Return the tokens that the target says, or nearly says, most; ascending."""
-    weights: dict[int, float] = dict.fromkeys(always, math.inf)
+    kept = dict.fromkeys(always)
     counted = np.zeros(1 + max(int(each.top_token_ids.max()) for each in answers))
     for each in answers:
         chances = np.exp(each.top_logprobs.astype(np.float64))
         np.add.at(counted, each.top_token_ids.ravel(), chances.ravel())
-    ranked = [int(token_id) for token_id in np.argsort(-counted, kind="stable")]
-    chosen = list(weights) + [each for each in ranked if each not in weights]
-    return np.array(sorted(chosen[:num_tokens]), np.int32)
+    ranked = np.argsort(-counted, kind="stable").tolist()
+    return np.array(
+        sorted([*kept, *(each for each in ranked if each not in kept)][:num_tokens]), np.int32
+    )
 
 
 class Trainer:
