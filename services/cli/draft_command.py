@@ -24,9 +24,7 @@ def draft_app(command: Callable[..., None], text: str) -> typer.Typer:
 
 
 def train(
-    model: Annotated[
-        str, typer.Option(help="The target, as elsewhere.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option(help="The target, as elsewhere.")] = DEFAULT_MODEL,
     layers: Annotated[
         int, typer.Option(min=0, help="First layers of the target that the draft keeps.")
     ] = 6,

@@ -177,7 +177,7 @@ def _num_blocks(layout: KvLayout, memory_bytes: int) -> int:
     if num_blocks < _MIN_BLOCKS:
         least = -(-_MIN_BLOCKS * layout.block_bytes // 2**20)
         raise ConfigurationError(
-            f"--draft-memory is {memory_bytes} bytes; the draft needs at least {least}MiB"
+            f"--draft-memory-mib is {memory_bytes // MIB}; the draft needs at least {least}"
         )
     return num_blocks
 
