@@ -297,7 +297,7 @@ class DecodeConfig(WorkerConfig, DraftSourceConfig):
 class DraftConfig(DraftSourceConfig):
     """The draft worker."""
 
-    # Threads of a model's steps, which are short: a second one gains less than it waits.
+    # Threads of a model's steps, 0: one a core. They are short: others gain less than they wait.
     num_threads: int = 1
     isa: str | None = None  # as for workers
     # Go on drafting while the target verifies: gains where there are cores that it doesn't use.
@@ -310,7 +310,7 @@ class DraftConfig(DraftSourceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range("num_threads", self.num_threads, 1, 1024)
+        _check_range("num_threads", self.num_threads, 0, 1024)
         _check_range("max_ngram", self.max_ngram, self.min_ngram, 16)
 
 

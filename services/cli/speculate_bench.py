@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.services.cli.speculate_bench_client import ask_together, check_tokens, decode_ms
-from slipstream.services.cli.speculate_bench_plan import OFF, Cell, SpeculatePlan, waves
+from slipstream.services.cli.speculate_bench_plan import OFF, ON, Cell, SpeculatePlan, waves
 from slipstream.services.cli.speculate_bench_probe import StepProbe
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.client.answers import Answer
@@ -147,7 +147,7 @@ class SpeculateBench:
                     seed=seed,
                     max_tokens=self._plan.num_output_tokens,
                     ignore_eos=True,
-                    speculation=way,
+                    speculation=OFF if way == OFF else ON,
                 )
                 for prompt, seed in wave
             ],

@@ -9,7 +9,7 @@ import typer
 from slipstream.services.cli.measure_options import ModelName
 from slipstream.services.cli.model_commands import CacheDir
 from slipstream.services.cli.stack_options import StackOptions
-from slipstream.shared.config import DEFAULT_MODEL, KvChoice, WeightChoice
+from slipstream.shared.config import DEFAULT_MODEL, DraftKind, DraftPlace, KvChoice, WeightChoice
 
 _ASKED = "What is asked"
 _RUN = "The run"
@@ -36,8 +36,28 @@ class SpeculateBenchOptions:
         ),
     ] = "1,4,8"
     drafts: Annotated[
-        str, typer.Option("--draft", help="Kinds of draft, with commas.", rich_help_panel=_ASKED)
+        str,
+        typer.Option(
+            "--draft",
+            help="Kinds of draft, with commas: ngram, model, layers, auto.",
+            rich_help_panel=_ASKED,
+        ),
     ] = "ngram"
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SLIPSTREAM_DRAFT_MODEL",
+            help="For model: which one; for layers and auto: a file of slipstream draft train.",
+            show_default="the shipped draft",
+            rich_help_panel=_RUN,
+        ),
+    ] = None
+    draft_place: Annotated[
+        DraftPlace,
+        typer.Option(
+            help="Who drafts: the decode worker, or a draft worker.", rich_help_panel=_RUN
+        ),
+    ] = "decode"
     temperatures: Annotated[
         str,
         typer.Option("--temperature", help="With commas; 0 is greedy.", rich_help_panel=_ASKED),
@@ -95,9 +115,8 @@ class SpeculateBenchOptions:
     ] = None
     cache_dir: CacheDir = None
 
-    @property
-    def stack(self) -> StackOptions:
-        """One decode worker, which computes prompts and looks drafts up itself."""
+    def stack(self, draft_kind: DraftKind) -> StackOptions:
+        """Return one decode worker, which computes prompts, and whoever drafts."""
         return StackOptions(
             model=self.model,
             cache_dir=self.cache_dir,
@@ -105,6 +124,8 @@ class SpeculateBenchOptions:
             weight_format=self.weight_format,
             kv_format=self.kv_format,
             prefill=0,
-            draft=0,  # decode workers look n-grams up themselves
+            draft=int(self.draft_place == "draft"),
+            draft_kind=draft_kind,
+            draft_model=self.draft_model if draft_kind != "ngram" else None,
             threads=self.threads,
         )

@@ -8,12 +8,13 @@ from typing import TypeVar, get_args
 from slipstream.services.cli.bench_run import parse_numbers
 from slipstream.services.cli.name_lists import parse_names
 from slipstream.services.cli.speculate_bench_options import SpeculateBenchOptions
-from slipstream.shared.config import Speculation
+from slipstream.shared.config import DraftKind
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.prompt_sets import SETS, PromptSet, read_set
 
 OFF = "off"
-DRAFT_KINDS = tuple(kind for kind in get_args(Speculation) if kind != OFF)
+ON = "ngram"  # what a request says that wants drafts, whatever they are made of
+DRAFT_KINDS: tuple[DraftKind, ...] = get_args(DraftKind)
 _MAX_TEMPERATURE = 2
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class SpeculatePlan:
     """Everything that is measured."""
 
     sets: Sequence[PromptSet]
-    drafts: Sequence[str]
+    drafts: Sequence[DraftKind]
     batches: Sequence[int]
     temperatures: Sequence[float]
     num_output_tokens: int
@@ -53,9 +54,20 @@ def make_plan(options: SpeculateBenchOptions) -> SpeculatePlan:
     """Read the options and the sets. Raises ConfigurationError."""
     names = parse_names(options.sets, "--sets", SETS)
     sets = [read_set(name) for name in dict.fromkeys(names)]
+    wanted = parse_names(options.drafts, "--draft", DRAFT_KINDS)
+    drafts = [kind for kind in DRAFT_KINDS if kind in wanted]
+    if options.url is not None and len(drafts) > 1:
+        raise ConfigurationError(
+            f"--draft is {options.drafts!r}: the stack on --url makes drafts of one kind; name that"
+        )
+    if "model" in drafts and len(drafts) > 1 and options.draft_model is not None:
+        raise ConfigurationError(
+            f"--draft is {options.drafts!r}, and --draft-model is no model and a trained draft at "
+            "once; measure model in a run of its own"
+        )
     return SpeculatePlan(
         sets=[PromptSet(each.name, each.prompts[: options.prompts]) for each in sets],
-        drafts=list(dict.fromkeys(parse_names(options.drafts, "--draft", DRAFT_KINDS))),
+        drafts=drafts,
         batches=parse_numbers(options.batches, "--batch"),
         temperatures=parse_temperatures(options.temperatures),
         num_output_tokens=options.output,

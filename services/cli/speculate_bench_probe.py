@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from slipstream.services.cli.speculate_bench_client import ask_together, check_tokens, decode_ms
-from slipstream.services.cli.speculate_bench_plan import OFF, Cell
+from slipstream.services.cli.speculate_bench_plan import OFF, ON, Cell
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.client.answers import Answer
 from slipstream.shared.measure.pairs import is_first_first
@@ -100,7 +100,7 @@ class StepProbe:
                 seed=first,
                 max_tokens=self._num_output_tokens,
                 ignore_eos=True,
-                speculation=way,
+                speculation=OFF if way == OFF else ON,
                 num_speculative_tokens=None if way == OFF else length,
             )
             for first in range(cell.batch)

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 import typer
 
@@ -17,6 +18,7 @@ from slipstream.services.cli.speculate_bench import CellResult, SpeculateBench
 from slipstream.services.cli.speculate_bench_options import SpeculateBenchOptions
 from slipstream.services.cli.speculate_bench_plan import SpeculatePlan, make_plan
 from slipstream.shared.bus.nats_bus import NatsBus
+from slipstream.shared.config import DraftKind
 
 
 def run_speculate_bench(options: SpeculateBenchOptions) -> None:
@@ -25,11 +27,13 @@ def run_speculate_bench(options: SpeculateBenchOptions) -> None:
     if options.plot_file is not None:
         check_plotting()
     plan = make_plan(options)
-    mode = None
+    modes: dict[DraftKind, Mode | None] = dict.fromkeys(plan.drafts)
     if options.url is None:
-        mode = mode_of(options.stack.prepare(is_log_json=True))
+        modes = {
+            kind: mode_of(options.stack(kind).prepare(is_log_json=True)) for kind in plan.drafts
+        }
     interruption = Interruption()
-    results = asyncio.run(interruption.guard(_measure(plan, options.url, mode, interruption)))
+    results = asyncio.run(interruption.guard(_measure(plan, options.url, modes, interruption)))
     if results is None:
         raise typer.Exit(128 + (interruption.number or 0))
     rows = [report.row_of(each) for each in results]
@@ -42,14 +46,21 @@ def run_speculate_bench(options: SpeculateBenchOptions) -> None:
 
 
 async def _measure(
-    plan: SpeculatePlan, url: str | None, mode: Mode | None, interruption: Interruption
+    plan: SpeculatePlan,
+    url: str | None,
+    modes: Mapping[DraftKind, Mode | None],
+    interruption: Interruption,
 ) -> list[CellResult]:
-    async with _stack_url(url, mode, interruption) as nats_url:
-        bus = await NatsBus.connect(nats_url, "bench-speculate")
-        try:
-            return await SpeculateBench(plan, bus, progress).measure()
-        finally:
-            await bus.close()
+    """Measure one kind of draft after another, each in turns with none."""
+    found: list[CellResult] = []
+    for kind, mode in modes.items():
+        async with _stack_url(url, mode, interruption) as nats_url:
+            bus = await NatsBus.connect(nats_url, "bench-speculate")
+            try:
+                found += await SpeculateBench(replace(plan, drafts=[kind]), bus, progress).measure()
+            finally:
+                await bus.close()
+    return found
 
 
 @contextlib.asynccontextmanager

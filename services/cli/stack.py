@@ -9,6 +9,7 @@ from slipstream.services.cli.child import ChildSpec
 from slipstream.services.cli.run_directory import RunDirectory
 from slipstream.shared.config import (
     DEFAULT_MODEL,
+    DraftKind,
     Engine,
     Eviction,
     KvChoice,
@@ -47,6 +48,8 @@ class StackSettings:
     num_prefill: int = 1
     num_decode: int = 1
     num_draft: int = 1
+    draft_kind: DraftKind | None = None
+    draft_model: str | None = None
     kv_memory: str | None = None
     is_prefix_cache_on: bool | None = None
     eviction: Eviction | None = None
@@ -175,6 +178,8 @@ def _shared_variables(
 def _optional_variables(settings: StackSettings) -> dict[str, str]:
     """Return what was asked for; the rest stays as the environment says."""
     asked = {
+        "SLIPSTREAM_DRAFT_KIND": settings.draft_kind,
+        "SLIPSTREAM_DRAFT_MODEL": settings.draft_model,
         "SLIPSTREAM_POLICY": settings.policy,
         "SLIPSTREAM_KV_MEMORY": settings.kv_memory,
         "SLIPSTREAM_PREFIX_CACHE": _YES_OR_NO[settings.is_prefix_cache_on],

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.services.cli.console import progress, resolve_cache_dir
-from slipstream.shared.config import DEFAULT_MODEL, Engine, Eviction, KvChoice, WeightChoice
+from slipstream.shared.config import (
+    DEFAULT_MODEL,
+    DraftKind,
+    Engine,
+    Eviction,
+    KvChoice,
+    WeightChoice,
+)
 from slipstream.shared.messages.common import Route
 from slipstream.shared.scheduling.queue import Policy
 
@@ -91,6 +98,23 @@ class StackOptions:
             rich_help_panel=_PANEL,
         ),
     ] = 1
+    draft_kind: Annotated[
+        DraftKind | None,
+        typer.Option(
+            envvar="SLIPSTREAM_DRAFT_KIND",
+            help="What drafts are made of: ngram (the default), model, layers, or auto.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SLIPSTREAM_DRAFT_MODEL",
+            help="A model to draft with, or a file of slipstream draft train.",
+            show_default="the shipped draft",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     kv_memory: Annotated[
         str | None,
         typer.Option(
@@ -175,6 +199,8 @@ class StackOptions:
             num_prefill=self.prefill,
             num_decode=self.decode,
             num_draft=self.draft,
+            draft_kind=self.draft_kind,
+            draft_model=self.draft_model,
             kv_memory=self.kv_memory,
             is_prefix_cache_on=self.prefix_cache,
             eviction=self.eviction,

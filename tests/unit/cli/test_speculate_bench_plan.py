@@ -3,7 +3,7 @@
 import pytest
 
 from slipstream.services.cli.speculate_bench_options import SpeculateBenchOptions
-from slipstream.services.cli.speculate_bench_plan import DRAFT_KINDS, make_plan, waves
+from slipstream.services.cli.speculate_bench_plan import OFF, ON, make_plan, waves
 from slipstream.services.scheduler.validation import check_fields
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.measure.prompt_sets import SETS
@@ -25,10 +25,34 @@ def test_the_first_prompts_of_a_set_are_taken() -> None:
     assert [["code-01", "code-02"], ["chat-01", "chat-02"]] == ids
 
 
-@pytest.mark.parametrize("kind", DRAFT_KINDS)
-def test_a_kind_of_draft_is_one_that_requests_may_ask_for(kind: str) -> None:
-    assert kind != "off"
-    check_fields(GenerateRequest(prompt="x", speculation=kind), 100, 100)
+def test_prompts_ask_for_drafts_in_words_that_requests_may_use() -> None:
+    for way in (ON, OFF):
+        check_fields(GenerateRequest(prompt="x", speculation=way), 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"drafts": "ngram,layers", "url": "nats://x"}, "of one kind"),
+        ({"drafts": "model,layers", "draft_model": "x"}, "a run of its own"),
+        ({"drafts": "guess"}, "--draft"),
+    ],
+)
+def test_kinds_of_drafts_that_one_run_cannot_tell_apart_are_refused(
+    options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make_plan(SpeculateBenchOptions(**options))  # type: ignore[arg-type]
+
+
+def test_each_kind_of_draft_has_a_stack_that_makes_it() -> None:
+    options = SpeculateBenchOptions(drafts="ngram,layers", draft_model="x", draft_place="draft")
+    stacks = {kind: options.stack(kind) for kind in make_plan(options).drafts}
+
+    assert {"ngram": (1, None), "layers": (1, "x")} == {
+        kind: (stack.draft, stack.draft_model) for kind, stack in stacks.items()
+    }
+    assert ["ngram", "layers"] == [stack.draft_kind for stack in stacks.values()]
 
 
 @pytest.mark.parametrize(
