@@ -13,8 +13,9 @@ from slipstream.shared.drafting.sequence import DraftSequence
 from slipstream.shared.messages.draft import DraftSampling
 from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM, NgramIndex
 
-# What newcomers are expected to accept of either: a chat repeats little of what was said before.
+# What the first ones are expected to accept of either: a chat repeats little of what was said.
 _NGRAM_PRIOR, _MODEL_PRIOR = 0.4, 0.6
+_KEPT_OF_ALL = 0.998  # for each token tested, of what newcomers are expected to accept
 # Tokens of a prompt that are indexed at once: about a millisecond.
 _MAX_INDEXED = 512
 # Rows of prompts that are computed beside a round of proposals.
@@ -28,7 +29,7 @@ class Followed:
     sequence: DraftSequence
     index: NgramIndex | None = None
     of_ngrams: Acceptance = field(default_factory=lambda: Acceptance(_NGRAM_PRIOR))
-    of_model: Acceptance = field(default_factory=lambda: Acceptance(_MODEL_PRIOR))
+    of_model: Acceptance = field(default_factory=lambda: Acceptance(_MODEL_PRIOR))  # lately
     guess: int | None = None  # the first token that the n-grams would propose
 
     @property
@@ -60,11 +61,13 @@ class Drafter:
     def __init__(self, engine: DraftEngine, *, takes_ngrams: bool) -> None:
         self._engine = engine
         self._takes_ngrams = takes_ngrams
+        self._of_all = Acceptance(_MODEL_PRIOR, _KEPT_OF_ALL)
 
     def follow(self, num_prompt_tokens: int, sampling: DraftSampling | None) -> Followed:
         """Begin with a sequence, whose tokens come with `extend`."""
         index = NgramIndex(MIN_NGRAM, MAX_NGRAM) if self._takes_ngrams else None
-        return Followed(DraftSequence(sampling, num_prompt_tokens), index)
+        sequence = DraftSequence(sampling, num_prompt_tokens)
+        return Followed(sequence, index, of_model=Acceptance(self._of_all.rate))
 
     def extend(self, followed: Followed, token_ids: Sequence[int]) -> None:
         """Append the target's tokens, and learn from them what its drafts were worth."""
@@ -74,7 +77,8 @@ class Drafter:
             followed.of_ngrams.saw(1, int(token_ids[0] == followed.guess))
             followed.guess = None
         judged = self._engine.extend(followed.sequence, token_ids)
-        followed.of_model.saw(len(judged), sum(judged))
+        for acceptance in (followed.of_model, self._of_all):
+            acceptance.saw(len(judged), sum(judged))
 
     def forget(self, followed: Followed) -> None:
         """Let a sequence go."""
