@@ -13,7 +13,6 @@ _KEPT_OF_ALL = 0.998  # for each token tested, of what newcomers are expected to
 _PROBE_STEPS = 64
 
 
-
 class Offer(NamedTuple):
     """The most draft tokens that there are, or could be, for a sequence."""
 
