@@ -25,7 +25,7 @@ _ROOT: Any = typer.main.get_command(app)
 _HAS_NOTHING_TO_PRINT = {
     *("", "bench", "model", "up", "drain", "submit"),
     *("scheduler", "kv", "prefill", "decode", "draft", "gateway"),
-    *("model pull", "model pack", "model remove"),
+    *("model pull", "model pack", "model remove", "draft train"),
 }
 
 
