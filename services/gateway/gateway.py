@@ -73,8 +73,10 @@ class Gateway:
         tenant = self.keys.tenant_of(exchange.headers.get("authorization"))
         if self.is_draining:
             raise ApiError("draining", "the gateway is shutting down")
-        if self.num_running >= self.config.max_num_streams:
-            message = f"{self.num_running} requests are being answered already"
+        limit = self.config.max_num_streams
+        # A request that wants tokens counts itself already.
+        if self.num_running > limit:
+            message = f"{limit} requests are being answered already (--max-num-streams)"
             raise ApiError("overloaded", message, retry_after_ms=1000)
         return tenant
 

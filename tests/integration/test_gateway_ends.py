@@ -241,6 +241,41 @@ async def test_a_full_queue_is_429_with_a_time_to_try_again(serve: Serve, fake_s
     assert all(answer.status_code in (200, 429) for answer in answers)
 
 
+async def test_one_request_too_many_at_once_is_429(serve: Serve, fake_slow: Any) -> None:
+    _stack, http = await serve(every={"fake": fake_slow}, gateway={"max_num_streams": 1})
+    body = {"prompt": "Hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
+
+    async with http.raw(TEXT, body) as request:
+        await request.first_chunk()
+        answer = await http.post(TEXT, body)
+
+    assert (429, "overloaded") == (answer.status_code, answer.json()["error"]["code"])
+    assert "1" == answer.headers["retry-after"]
+
+
+async def test_a_stream_that_waits_long_shows_that_it_lives(
+    serve: Serve, fake_slow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By comments, which clients pass over; its first event still has the first words."""
+    monkeypatch.setattr("slipstream.services.gateway.generation._QUIET_S", 0.2)
+    stack, http = await serve(
+        every={"fake": fake_slow}, decode={"num_seats": 1}, scheduler={"num_reserved_seats": 0}
+    )
+    long = {"prompt": "Hello", "max_tokens": 120, "ignore_eos": True, "stream": True}
+
+    async with http.raw(TEXT, long) as running:
+        await running.first_chunk()
+        async with http.raw(CHAT, chat_body(max_tokens=2, stream=True)) as waiting:
+            head = await waiting.until(b": keep-alive\n\n")
+            assert "waiting" in _phases(stack.desk)
+            rest = (await waiting.until(b"[DONE]\n\n")).decode()
+
+    assert b"HTTP/1.1 200 OK" in head
+    first, *_, done = data_of(_unchunked(rest))
+    assert "assistant" == json.loads(first)["choices"][0]["delta"]["role"]
+    assert "[DONE]" == done
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_deadline_that_passes_is_504(
     serve: Serve, fake_slow: Any, *, streamed: bool
