@@ -131,8 +131,13 @@ async def test_two_hundred_clients_that_leave_leave_nothing(serve: Serve) -> Non
     assert not stack.one("gateway")._gateway.room._boxes
 
 
-async def test_a_reader_that_stops_is_cut_off_and_others_are_not_slowed(serve: Serve) -> None:
+@pytest.mark.parametrize("has_httptools", [True, False])
+async def test_a_reader_that_stops_is_cut_off_and_others_are_not_slowed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, *, has_httptools: bool
+) -> None:
     """What it has not read stays bounded; its request is cancelled."""
+    if not has_httptools:
+        monkeypatch.setattr("slipstream.services.gateway.http_server.find_spec", lambda _name: None)
     stack, http = await serve(
         gateway={"stall_timeout_s": 0.5, "stream_buffer_bytes": 2048},
         every={"fake": _cost(step_ms=0.2)},
