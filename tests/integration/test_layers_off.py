@@ -81,11 +81,13 @@ async def test_without_paging_a_sequence_holds_room_for_a_whole_context(
 ) -> None:
     stack = await start(*_ROLES, decode={"is_paging": False, "fake": FakeEngineConfig(step_ms=5)})
     asking = asyncio.create_task(client.ask("", **_request(1, 20, 300)))
-    await asyncio.sleep(0.3)
     host = stack.one("decode")._parts.host
     expected = min(NUM_BLOCKS, -(-host.model.config.max_context_length // 32))
+    async with asyncio.timeout(10):
+        while not (leases := (await stack.audit()).leases):
+            await asyncio.sleep(0.02)
 
-    (lease,) = (await stack.audit()).leases
+    (lease,) = leases
     assert expected == lease.num_blocks
     assert 300 == (await asking).usage.num_output_tokens
 
