@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from slipstream.services.gateway.errors import ApiError
+from slipstream.services.gateway.journeys import Journey, journey_of
 from slipstream.services.gateway.plans import Plan
 from slipstream.services.gateway.shapes import (
     ChatAnswer,
@@ -110,6 +111,11 @@ class Book:
             ),
         )
 
+    @property
+    def journey(self) -> Journey | None:
+        """How the first choice went."""
+        return journey_of(self.choices[0].ending)
+
     def _num_cached_tokens(self) -> int:
         firsts = self.choices[:: self.plan.num_choices]
         return sum(
@@ -138,6 +144,7 @@ def whole_answer(book: Book, head: Head, texts: TokenTexts) -> ChatCompletion | 
             usage=book.usage,
             system_fingerprint=head.fingerprint,
             seed=head.seed,
+            slipstream=book.journey,
         )
     return TextCompletion(
         id=head.id,
@@ -147,6 +154,7 @@ def whole_answer(book: Book, head: Head, texts: TokenTexts) -> ChatCompletion | 
         usage=book.usage,
         system_fingerprint=head.fingerprint,
         seed=head.seed,
+        slipstream=book.journey,
     )
 
 

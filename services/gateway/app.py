@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slipstream.services.gateway.bodies import ChatBody, CompletionBody
+from slipstream.services.gateway.console import console_routes
 from slipstream.services.gateway.endpoints import Endpoint, Handler, Handlers, Reply
 from slipstream.services.gateway.errors import ApiError
 from slipstream.services.gateway.exchange import JSON, Exchange
@@ -52,6 +53,7 @@ def make_app(gateway: Gateway, meter: PrometheusMeter) -> Starlette:
             _generation(gateway, "/v1/completions", partial(_read_completion, gateway)),
             *(_route(gateway, path, "GET", handler) for path, handler in get),
             *(_route(gateway, path, "POST", handler) for path, handler in post),
+            *console_routes(gateway),
         ],
         exception_handlers={HTTPException: _refuse},
     )

@@ -100,7 +100,8 @@ class ChunkWriter:
             return DONE
         usage = _json(self._book.usage)
         seed = b"" if self._seed is None else b',"seed":' + _json(self._seed)
-        return self._prefix + b'],"usage":' + usage + seed + b"}\n\n" + DONE
+        journey = b',"slipstream":' + _json(self._book.journey)
+        return self._prefix + b'],"usage":' + usage + seed + journey + b"}\n\n" + DONE
 
     def _add(self, choice: Choice, frame: TokenFrame) -> None:
         pending = self._pending.setdefault(choice.index, _Pending())

@@ -13,6 +13,7 @@ from slipstream.services.gateway.fields import BodyReader
 from slipstream.services.gateway.fleet import FleetWatch
 from slipstream.services.gateway.keys import ApiKeys, read_keys
 from slipstream.services.gateway.metrics import GatewayMetrics
+from slipstream.services.gateway.pipeline_feed import PipelineFeed
 from slipstream.services.gateway.shapes import ModelCard
 from slipstream.services.gateway.token_texts import TokenTexts
 from slipstream.shared.bus.bus import Bus
@@ -57,6 +58,7 @@ class Gateway:
         self.bodies = BodyReader()
         self.room = MailRoom(bus, config.stream_buffer_bytes)
         self.fleet = FleetWatch(bus)
+        self.feed = PipelineFeed(bus)
         self.is_draining = False
         self.has_to_end = asyncio.Event()  # the time of a drain is up
         self.num_running = 0

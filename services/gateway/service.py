@@ -11,6 +11,7 @@ from slipstream.shared.messages.common import Role
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
+from slipstream.shared.telemetry.tally_meter import BothMeters
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.version import VERSION
 
@@ -34,7 +35,8 @@ class GatewayService:
         self._config = config
         self._bus = bus
         self._tracer = tracer
-        self._meter = self._own_meter() if not isinstance(meter, PrometheusMeter) else meter
+        self._own_meter = self._make_meter()
+        self._meter = BothMeters(meter, self._own_meter)
         self._gateway: Gateway | None = None
         self._server: HttpServer | None = None
 
@@ -52,7 +54,7 @@ class GatewayService:
         await self._bus.flush()
         self._gateway = gateway
         server = HttpServer(
-            make_app(gateway, self._meter), self._config.http_host, self._config.http_port
+            make_app(gateway, self._own_meter), self._config.http_host, self._config.http_port
         )
         await server.start()
         self._server = server
@@ -73,8 +75,8 @@ class GatewayService:
         if self._gateway is not None:
             await self._gateway.finish()
 
-    def _own_meter(self) -> PrometheusMeter:
-        """Return a meter for /metrics, where no other port shows the process's."""
+    def _make_meter(self) -> PrometheusMeter:
+        """Return a meter for /metrics of what is the gateway's own, whatever port shows the rest."""
         meter = PrometheusMeter()
         meter.watch(names.METRIC_INFO, lambda: {(self.role, self.worker_id, VERSION): 1})
         return meter

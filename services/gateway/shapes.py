@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from slipstream.services.gateway.journeys import Journey
+
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
@@ -137,6 +139,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     service_tier: Literal["default"] = "default"
     seed: int | None = None
+    slipstream: Journey | None = None
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +153,7 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     system_fingerprint: str
     seed: int | None = None
+    slipstream: Journey | None = None
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,10 @@ class Streams:
             for request in plan.requests
         ]
         self._opened: list[RequestStream] = []
+        # Of requests with one answer: the console shows no more of one HTTP request.
+        is_single = len(plan.requests) == plan.num_choices == 1
+        client_id = plan.requests[0].client_request_id
+        self._follower = gateway.feed.follow(client_id) if is_single else None
 
     @property
     def first(self) -> RequestStream:
@@ -55,13 +59,18 @@ class Streams:
         """Yield what has come of any of them, until all have ended."""
         if len(self._streams) == 1:
             async for events in self.first.batches():
-                yield [(0, event) for event in events]
+                batch: Batch = [(0, event) for event in events]
+                if self._follower is not None:
+                    self._follower.see(batch)
+                yield batch
             return
         async with contextlib.aclosing(_merged(self._streams)) as merged:
             async for batch in merged:
                 yield batch
 
     async def _leave(self) -> None:
+        if self._follower is not None:
+            self._follower.leave()
         for stream in self._opened:
             if stream.is_over:
                 await stream.close()
