@@ -58,7 +58,7 @@ class Gateway:
         self.bodies = BodyReader()
         self.room = MailRoom(bus, config.stream_buffer_bytes)
         self.fleet = FleetWatch(bus)
-        self.feed = PipelineFeed(bus)
+        self.feed = PipelineFeed(bus, lambda: self.num_running)
         self.is_draining = False
         self.has_to_end = asyncio.Event()  # the time of a drain is up
         self.num_running = 0

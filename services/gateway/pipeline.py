@@ -35,12 +35,13 @@ class Pipeline:
         """Take in what a service counts and shows."""
         self.services.figures(id_, role, figures, now_s)
 
-    def update(self, since: int | None, now_s: float) -> Update:
+    def update(self, since: int | None, num_open: int, now_s: float) -> Update:
         """Return all of it, or what is new since a version."""
         requests = self.requests.views(_FROM_THE_BEGINNING if since is None else since, now_s)
         return Update(
             is_first=since is None,
             now_ms=round(now_s * 1000, 1),
+            num_open=num_open,
             services=self.services.views(now_s),
             requests=requests,
         )

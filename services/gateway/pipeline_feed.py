@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, cast, get_args
 
 import msgspec
@@ -64,8 +64,9 @@ class Follower:
 class PipelineFeed:
     """One pipeline for all watchers; it is made for the first and dropped with the last."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, num_open: Callable[[], int]) -> None:
         self._bus = bus
+        self._num_open = num_open
         self._pipeline: Pipeline | None = None
         self._num_watchers = 0
         self._change = asyncio.Lock()  # only one starts or stops to listen at a time
@@ -104,7 +105,7 @@ class PipelineFeed:
         while True:
             now_s = time.monotonic()
             if seen != pipeline.version or now_s - sent_s >= _STILL_S:
-                update = pipeline.update(seen, now_s)
+                update = pipeline.update(seen, self._num_open(), now_s)
                 seen, sent_s = pipeline.version, now_s
                 yield b"data: " + _json(update) + b"\n\n"
             # Whoever reads slowly finds all that has changed in one update.

@@ -66,5 +66,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
     is_first: bool
     now_ms: float
+    num_open: int  # HTTP requests for tokens, of this gateway
     services: list[ServiceView]
     requests: list[RequestView]

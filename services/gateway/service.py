@@ -76,7 +76,7 @@ class GatewayService:
             await self._gateway.finish()
 
     def _make_meter(self) -> PrometheusMeter:
-        """Return a meter for /metrics of what is the gateway's own, whatever port shows the rest."""
+        """Return a meter for /metrics of what is the gateway's own."""
         meter = PrometheusMeter()
         meter.watch(names.METRIC_INFO, lambda: {(self.role, self.worker_id, VERSION): 1})
         return meter

@@ -43,7 +43,8 @@ class Browser:
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
         # They must be its descriptors 3 and 4. As root, as in a container, it has no sandbox.
-        flags = [*_FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if not os.getuid() else [])]
+        flags = [*_FLAGS, f"--user-data-dir={profile}"]
+        flags += ["--no-sandbox"] if not os.getuid() else []
         command = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
         self._process = subprocess.Popen(
             ["bash", "-c", command, "bash", program, *flags, "about:blank"],

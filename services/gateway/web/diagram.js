@@ -5,17 +5,19 @@ import { LABELS, TITLES, layoutFor, placeOf, pointAt } from "./layout.js";
 import { isOver } from "./segments.js";
 import { drawSpark, newSpark } from "./spark.js";
 
-const FADE_MS = 1200;
+const LEAVE_MS = 900;
 const MAX_NUM_DOTS = 40;
 
 let drawn = null; // the layout with its elements
 const dots = new Map(); // by the request's name
 
-export function drawDiagram(services, requests, speeds) {
+export function drawDiagram({ services, numOpen, speeds }, requests) {
   const place = byId("diagram");
   const layout = layoutFor(place.clientWidth);
   if (!drawn || drawn.layout.isTall !== layout.isTall) drawn = open(place, layout);
   const roles = groupByRole(services);
+  // What the others of several gateways have open is theirs to tell.
+  for (const gateway of roles.gateway?.slice(0, 1) ?? []) gateway.num_running = numOpen;
   for (const [role, box] of Object.entries(drawn.boxes)) drawBox(box, role, roles[role] ?? []);
   drawEdges(roles, requests);
   drawDots(requests);
@@ -83,9 +85,9 @@ const FIGURES = {
   scheduler: (sum) => [`${count(sum("num_waiting"))} waiting`, "admits, places", null],
   prefill: (sum) => [seats(sum), `${count(sum("prompt_tokens_per_s"))} tokens/s`, null],
   decode: (sum) => [seats(sum), `${rate(sum("tokens_per_s"))} tokens/s`, null],
-  draft(sum, services) {
+  draft(sum) {
     const [drafted, accepted] = [sum("drafted_per_s"), sum("accepted_per_s")];
-    return [`${rate(drafted)} drafts/s`, drafted ? `${rate(accepted)} accepted/s` : services.length ? "idle" : "", null];
+    return [`${rate(drafted)} drafts/s`, drafted ? `${Math.round((100 * accepted) / drafted)}% accepted` : "idle", null];
   },
   kv(sum, services) {
     const [free, all] = [sum("num_free_blocks"), sum("num_blocks")];
@@ -117,37 +119,51 @@ function drawDots(requests) {
   const live = requests.filter((request) => !isOver(request)).slice(0, MAX_NUM_DOTS);
   const names = new Set(live.map(({ name }) => name));
   for (const [name, dot] of dots) if (!names.has(name)) leave(name, dot);
-  const numAt = {};
-  // The oldest first, so that who is there keeps its place when another comes.
+  // The oldest first: who came first stands first.
   for (const request of live.reverse()) {
-    const place = placeOf(request);
-    const index = numAt[place] = (numAt[place] ?? -1) + 1;
     const dot = dots.get(request.name) ?? enter(request);
-    move(dot, pointAt(drawn.layout, place, index));
-    dot.setAttribute("class", `dot stage-${request.stage}${request.isOwn ? " own" : ""}`);
+    stand(dot, placeOf(request));
+    dot.element.setAttribute("class", `dot stage-${request.stage}${request.isOwn ? " own" : ""}`);
   }
 }
 
 function enter(request) {
-  const dot = makeSvg("circle", { r: request.isOwn ? 6 : 5 }, makeSvg("title", {}, request.name));
-  const { x, y, height } = drawn.layout.boxes.gateway;
-  move(dot, [x + 20, y + height - 30]);
-  drawn.layer.append(dot);
+  const element = makeSvg("circle", { r: request.isOwn ? 6 : 5 }, makeSvg("title", {}, request.name));
+  const dot = { element, place: null, slot: 0 };
+  move(element, drawn.layout.back.at(-1));
+  drawn.layer.append(element);
   dots.set(request.name, dot);
   // Laid out where it comes in, it is seen to walk from there.
-  dot.getBoundingClientRect();
+  element.getBoundingClientRect();
   return dot;
 }
 
-/** Send a dot back to the gateway with its answer, and let it fade. */
-function leave(name, dot) {
-  dots.delete(name);
-  const { x, y, width, height } = drawn.layout.boxes.gateway;
-  move(dot, [x + width - 20, y + height - 30]);
-  dot.classList.add("leaving");
-  setTimeout(() => dot.remove(), FADE_MS);
+/** Let a dot go to a place, to the first spot there that is free, and keep it. */
+function stand(dot, place) {
+  if (dot.place === place) return;
+  const taken = new Set([...dots.values()].filter((other) => other.place === place).map(({ slot }) => slot));
+  dot.place = place;
+  dot.slot = 0;
+  while (taken.has(dot.slot)) dot.slot += 1;
+  dot.at = pointAt(drawn.layout, place, dot.slot);
+  move(dot.element, dot.at);
 }
 
-function move(dot, [x, y]) {
-  dot.style.transform = `translate(${x}px, ${y}px)`;
+/** Let a dot go back to the gateway on the way of the tokens. */
+function leave(name, { element, at }) {
+  dots.delete(name);
+  element.classList.add("leaving");
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    element.remove();
+    return;
+  }
+  const way = [at, ...drawn.layout.back];
+  const frames = way.map((point) => ({ transform: translation(point), easing: "ease-in-out" }));
+  element.animate(frames, { duration: LEAVE_MS, fill: "forwards" }).finished.then(() => element.remove(), () => {});
 }
+
+function move(element, point) {
+  element.style.transform = translation(point);
+}
+
+const translation = ([x, y]) => `translate(${x}px, ${y}px)`;

@@ -96,7 +96,7 @@ export class Answer {
       chip("drafts", numAccepted ? `${numAccepted} accepted` : "", "draft tokens the model agreed with"),
       chip("end", ending?.finish_reason === "length" ? "length" : "", "cut at the limit of tokens"),
       chip("seed", ending?.seed == null ? "" : String(ending.seed), "with it the same answer can be had again"),
-      this.name("request", this.names.request),
+      this.name("request", this.names.request?.replace(/^chatcmpl-/, "")),
       this.name("trace", this.names.trace ?? journey?.trace_id),
       this.copyButton(),
     );
@@ -127,7 +127,7 @@ function chip(label, value, title) {
   return make("span", { className: "chip", title }, make("b", { textContent: label }), value);
 }
 
-const short = (name) => (name.length > 18 ? `${name.slice(0, 14)}…` : name);
+const short = (name) => (name.length > 12 ? `${name.slice(0, 8)}…` : name);
 
 /** Show a text, what stands between fences as code; only what has changed is made anew. */
 function render(body, text) {

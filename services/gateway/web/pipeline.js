@@ -11,7 +11,7 @@ const RETRY_MS = 2000;
 const MAX_NUM_REQUESTS = 48; // as many as the gateway keeps
 const DRAW_MS = 100;
 
-const state = { services: [], requests: new Map(), clockMs: 0, speeds: new Speeds() };
+const state = { services: [], requests: new Map(), clockMs: 0, numOpen: 0, speeds: new Speeds() };
 let hasNews = false;
 
 export function openPipeline(askForKey) {
@@ -48,6 +48,7 @@ function take(update) {
   // Of the gateway's clock only differences matter.
   state.clockMs = update.now_ms - performance.now();
   state.services = update.services;
+  state.numOpen = update.num_open;
   state.speeds.note(tokensPerS());
   if (update.is_first) state.requests.clear();
   for (const request of update.requests) {
@@ -71,7 +72,7 @@ function draw() {
   // Bars of what runs grow between two updates.
   if (!hasNews && requests.every(isOver)) return;
   hasNews = false;
-  drawDiagram(state.services, requests, state.speeds);
+  drawDiagram(state, requests);
   drawRows(requests, nowMs);
   byId("empty").hidden = requests.length > 0;
   setText(byId("totals"), totals(requests));

@@ -21,6 +21,8 @@ export function drawRows(requests, nowMs) {
   }
   const segments = shown.map((request) => segmentsOf(request, ageOf(request, nowMs)));
   const scaleMs = Math.max(1, ...segments.map(totalOf));
+  setText(byId("scale"), duration(scaleMs));
+  byId("row-head").hidden = shown.length === 0;
   const list = byId("rows");
   shown.forEach((request, index) => {
     let row = rows.get(request.name);
