@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import re
 import secrets
+import socket
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +29,7 @@ _MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 _DISCARD_S = 2.0
 _BODY = "http.response.body"
 _MAX_ID_CHARACTERS = 128
+_NO_LINGER = struct.pack("ii", 1, 0)
 _UNSAFE = re.compile(r"[^!-~]+")
 
 
@@ -136,10 +139,19 @@ class Exchange:
         await self._out({"type": _BODY, "body": events, "more_body": not is_last})
 
     def cut(self) -> None:
-        """Close the connection at once, whatever of it was not read."""
+        """
+        Close the connection at once, whatever of it was not read.
+
+        It is reset, not ended: the system then keeps nothing for a client that may never read it,
+        and who does read sees that this was no end.
+        """
         transport = self._state.get(CONNECTION)
-        if transport is not None:
-            transport.abort()
+        if transport is None:
+            return
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        transport.abort()
 
     async def _start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         all_headers = {"content-type": content_type, "x-request-id": self.request_id, **headers}
