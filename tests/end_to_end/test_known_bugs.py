@@ -38,8 +38,6 @@ class Row:
     later: str = ""
 
 
-_OVER_HTTP = "issue 8: the same over HTTP"
-
 TABLE = {
     "B01": Row(("test_stop_strings.py",)),
     "B02": Row(("test_stop_strings.py",)),
@@ -58,11 +56,11 @@ TABLE = {
     "B17": Row(("test_lengths.py",)),
     "B18": Row(others=("test_b18_an_echo_with_nothing_to_generate_is_refused_by_name",)),
     "B20": Row(("test_lengths.py",)),
-    "B21": Row(("test_lengths.py",), later=_OVER_HTTP),
+    "B21": Row(("test_lengths.py", "test_http_bodies.py")),
     "B24": Row(("test_lengths.py",)),
     "B26": Row(("test_parameter_values.py",)),
     "B27": Row(("test_parameter_values.py",)),
-    "B30": Row(("test_lengths.py",), later="issue 8: lists of prompts"),
+    "B30": Row(("test_lengths.py", "test_http_bodies.py")),
     "B31": Row(("test_parameter_values.py",)),
     "B32": Row(("test_parameter_values.py",)),
     "B33": Row(("test_batch_mixing.py",)),
@@ -83,15 +81,13 @@ TABLE = {
     "B45": Row(("test_logprobs.py",)),
     "B47": Row(others=("test_b47_an_echoed_prompt_has_an_entry_a_token",)),
     "B49": Row(others=("test_b49_the_second_answer_is_the_first",)),
-    "B51": Row(("test_endings.py",), later="issue 8: stream_options"),
+    "B51": Row(("test_endings.py", "test_http_streams.py")),
     "B52": Row(others=("test_b52_usage_counts_what_was_cached_streamed_and_plain",)),
-    "B54": Row(("test_endings.py",), later=_OVER_HTTP),
-    "B55": Row(later="issue 8: tools"),
-    "B57": Row(
-        ("test_life.py",), later="issue 8: plain requests, whose clients only HTTP can miss"
-    ),
+    "B54": Row(("test_endings.py", "test_http_streams.py")),
+    "B55": Row(("test_http_streams.py",)),
+    "B57": Row(("test_life.py", "test_http_life.py")),
     "B58": Row(("test_life.py",)),
-    "B61": Row(("test_life.py",), later=_OVER_HTTP),
+    "B61": Row(("test_life.py", "test_http_life.py")),
     "B62": Row(
         ("test_growth.py",),
         ("test_b62_the_index_is_bounded_by_the_pool",),
@@ -118,8 +114,8 @@ TABLE = {
     "B76": Row(("test_scheduling.py",)),
     "B77": Row(("test_scheduling.py",)),
     "B79": Row(("test_scheduling.py",)),
-    "B81": Row(("test_overload.py",), later=_OVER_HTTP),
-    "B83": Row(("test_overload.py",), later=_OVER_HTTP),
+    "B81": Row(("test_overload.py", "test_http_overload.py")),
+    "B83": Row(("test_overload.py", "test_http_overload.py")),
     "B84": Row(("test_scheduling.py",)),
     "B85": Row(("test_speculation.py",)),
     "B87": Row(("test_speculation.py",)),
@@ -141,17 +137,13 @@ TABLE = {
         others=("test_b101_logprobs_are_those_of_a_causal_forward_also_in_chunks_of_seven",)
     ),
     "B102": Row(
-        ("test_protocol.py",),
+        ("test_protocol.py", "test_http_bodies.py"),
         ("test_bad_input_is_refused_by_name_at_once",),
-        later=_OVER_HTTP,
     ),
-    "B104": Row(("test_protocol.py",), later=_OVER_HTTP),
-    "B106": Row(
-        others=("test_template_errors_are_the_clients",),
-        later=_OVER_HTTP,
-    ),
-    "B108": Row(("test_parameter_values.py",), later=_OVER_HTTP),
-    "B109": Row(("test_protocol.py",), later=_OVER_HTTP),
+    "B104": Row(("test_protocol.py", "test_http_bodies.py")),
+    "B106": Row(("test_http_bodies.py",), ("test_template_errors_are_the_clients",)),
+    "B108": Row(("test_parameter_values.py", "test_http_bodies.py")),
+    "B109": Row(("test_protocol.py", "test_http_bodies.py")),
     "B110": Row(
         ("test_protocol.py",),
         (
@@ -170,10 +162,10 @@ TABLE = {
             "test_lengths.py",
             "test_batch_mixing.py",
             "test_life.py",
+            "test_http_life.py",
             "test_speculation.py",
         ),
         ("test_tiny_temperatures_are_greedy_with_the_lowest_id_on_a_tie",),
-        later="issue 8: handlers that see a disconnect",
     ),
 }
 

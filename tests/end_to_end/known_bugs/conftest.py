@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from slipstream.shared.model.fake_model import write_fake_model
-from tests.end_to_end import client, stack
+from tests.end_to_end import client, http_client, stack
 from tests.end_to_end.known_bugs import recipes
 
 _FAKE = ["--test-mode", "--engine", "fake"]
@@ -31,6 +31,12 @@ _NARROW = {
     "SLIPSTREAM_SEATS": "2",
     "SLIPSTREAM_MAX_NUM_WAITING": "8",
     "SLIPSTREAM_FAKE_STEP_MS": "20",
+}
+# The same places for the real model; and a reader that takes nothing is given up after a moment.
+_LEAN = {
+    "SLIPSTREAM_SEATS": "2",
+    "SLIPSTREAM_MAX_NUM_WAITING": "8",
+    "SLIPSTREAM_STALL_TIMEOUT_S": "2",
 }
 # R5 on the fake engine: 16 blocks of 32 tokens.
 _TIGHT = {
@@ -86,11 +92,24 @@ def _client(name: str) -> Callable[..., AsyncIterator[client.Client]]:
     return asking
 
 
+def _http(name: str) -> Callable[..., AsyncIterator[http_client.HttpClient]]:
+    """Make the fixture of a client over HTTP of that stack."""
+
+    @pytest.fixture(name=f"{name}_http")
+    async def asking(request: pytest.FixtureRequest) -> AsyncIterator[http_client.HttpClient]:
+        running = request.getfixturevalue(f"{name}_stack")
+        async with _asking(running), http_client.connected(http_client.url_of(running)) as found:
+            yield found
+
+    return asking
+
+
 _SMALL = ["--kv-memory", "1MiB"]
 
 # The real model in int8 with room for everybody; and where everything is short: blocks, chunks.
 roomy_stack = _stack("roomy", [*_INT8, "--kv-memory", "256MiB"], {}, "session", "packed_int8")
 hard_stack = _stack("hard", _INT8, _HARD, "session", "packed_int8")
+lean_stack = _stack("lean", [*_INT8, "--kv-memory", "64MiB"], _LEAN, "session", "packed_int8")
 # Made-up tokens, and a byte a token. Drafts are never late; two seats, eight may wait, and a step
 # takes a while; so few blocks that a handful of requests push one another out; prompts in chunks of
 # 16, each of which takes a moment; the logits behind "!", which the engine never says, no numbers.
@@ -101,8 +120,9 @@ chunked_stack = _stack("chunked", [*_FAKE, *_SMALL], _CHUNKED)
 spoiled_stack = _stack("spoiled", [*_FAKE, *_SMALL], _SPOILED)
 
 roomy, hard, fake = _client("roomy"), _client("hard"), _client("fake")
-narrow, tight = _client("narrow"), _client("tight")
+narrow, tight, lean = _client("narrow"), _client("tight"), _client("lean")
 chunked, spoiled = _client("chunked"), _client("spoiled")
+roomy_http, lean_http = _http("roomy"), _http("lean")
 
 
 @pytest.fixture

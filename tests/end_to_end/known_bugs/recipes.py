@@ -7,8 +7,10 @@ R1 `baseline`, R2 `split_stop`, R3 `forced`, R4 `held` and `check_recovered`, R5
 
 import asyncio
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.end_to_end import client
@@ -121,6 +123,13 @@ async def together(
 def said(answers: Sequence[client.Answer]) -> list[tuple[list[int], str]]:
     """Return tokens and text of each answer: what must not change."""
     return [(client.token_ids_of(answer), client.text_of(answer)) for answer in answers]
+
+
+def peak_kib(pid: int) -> int:
+    """Return the most memory that a process has had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+    assert found is not None, "Linux says so"
+    return int(found[1])
 
 
 async def check_refused(

@@ -2,7 +2,6 @@
 
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,13 +95,13 @@ async def test_b24_ids_and_counts_out_of_range_cost_nothing(
     roomy: client.Client, roomy_stack: stack.Stack, field: str, fields: dict[str, Any]
 ) -> None:
     pid = roomy_stack.pid("scheduler")
-    before_kib = _peak_kib(pid)
+    before_kib = recipes.peak_kib(pid)
     began_s = time.monotonic()
 
     await recipes.check_refused(roomy, fields, field)
 
     assert time.monotonic() - began_s < _AIM_S
-    assert _peak_kib(pid) - before_kib < _MAX_GROWTH_KIB
+    assert recipes.peak_kib(pid) - before_kib < _MAX_GROWTH_KIB
 
 
 async def test_b30_a_list_of_prompts_is_refused_whole(roomy: client.Client) -> None:
@@ -122,10 +121,3 @@ async def test_s216_a_request_larger_than_the_whole_pool_is_refused_at_once(
     failed = await recipes.check_refused(hard, request, None, "kv_too_large")
 
     assert "--kv-memory" in failed["message"]
-
-
-def _peak_kib(pid: int) -> int:
-    """Return the most memory that a process has had."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
-    assert found is not None, "Linux says so"
-    return int(found[1])
