@@ -72,7 +72,7 @@ class Generation:
                     await self._exchange.send_events(events or KEEP_ALIVE)
                     sent_s = now_s
                 if events and self.first_chunk_s is None:
-                    self._note_first_chunk()
+                    self._note_first_chunk(streams.first_frame_s)
         assert writer is not None, "an ending begins an answer too"
         await self._exchange.send_events(writer.last(), is_last=True)
 
@@ -89,8 +89,11 @@ class Generation:
             await self._exchange.send_events(echoed)
         return writer
 
-    def _note_first_chunk(self) -> None:
-        self.first_chunk_s = time.monotonic() - self._began_s
+    def _note_first_chunk(self, first_frame_s: float | None) -> None:
+        now_s = time.monotonic()
+        self.first_chunk_s = now_s - self._began_s
+        if first_frame_s is not None:
+            self._gateway.metrics.first_frame(now_s - first_frame_s)
         self._gateway.metrics.first_byte(self.first_chunk_s)
 
     def _make_head(self, streams: Streams) -> Head:

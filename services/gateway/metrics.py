@@ -14,6 +14,7 @@ class GatewayMetrics:
         self._requests = meter.counter(names.METRIC_HTTP_REQUESTS)
         self._disconnects = meter.counter(names.METRIC_HTTP_DISCONNECTS)
         self._cut_off = meter.counter(names.METRIC_HTTP_CUT_OFF)
+        self._first_frames = meter.histogram(names.METRIC_HTTP_FIRST_FRAME)
         self._first_bytes = meter.histogram(names.METRIC_HTTP_TIME_TO_FIRST_BYTE)
 
     def watch(self, num_running: Callable[[], int], num_dropped: Callable[[], int]) -> None:
@@ -36,3 +37,7 @@ class GatewayMetrics:
     def first_byte(self, seconds: float) -> None:
         """Note how long the first byte of a stream took from the request's arrival."""
         self._first_bytes.record(seconds)
+
+    def first_frame(self, seconds: float) -> None:
+        """Note how long the first byte of a stream took from its first frame's arrival."""
+        self._first_frames.record(seconds)

@@ -42,6 +42,14 @@ class Streams:
         """The one that gives the answer its name and seed."""
         return self._streams[0]
 
+    @property
+    def first_frame_s(self) -> float | None:
+        """When the first frame of any of them came."""
+        return min(
+            (each.first_frame_s for each in self._streams if each.first_frame_s is not None),
+            default=None,
+        )
+
     async def __aenter__(self) -> Self:
         try:
             for stream in self._streams:

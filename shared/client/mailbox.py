@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, Self
@@ -18,6 +19,10 @@ class Mailbox(Protocol):
     def subject(self) -> str:
         """Where answers are sent to."""
 
+    @property
+    def first_frame_s(self) -> float | None:
+        """When the first frame came, by the monotonic clock."""
+
     async def take(self) -> list[Incoming]:
         """Wait for a message; return all that are there by then, in their order."""
 
@@ -32,6 +37,7 @@ class _Pile:
     """Messages that wait for their reader; of frames no more than so many bytes."""
 
     def __init__(self, max_num_bytes: int | None) -> None:
+        self.first_frame_s: float | None = None
         self._max_num_bytes = max_num_bytes
         self._num_bytes = 0
         self._messages: deque[Incoming] = deque()
@@ -45,6 +51,8 @@ class _Pile:
         more memory than this. What isn't a frame is small, comes once and is never dropped.
         """
         is_full = self._max_num_bytes is not None and self._num_bytes >= self._max_num_bytes
+        if self.first_frame_s is None and is_array(message.payload):
+            self.first_frame_s = time.monotonic()
         if is_full and is_array(message.payload):
             return False
         self._num_bytes += len(message.payload)
@@ -69,6 +77,11 @@ class PrivateMailbox:
         self.subject = bus.new_inbox()
         self._pile = _Pile(None)
         self._subscription: Subscription | None = None
+
+    @property
+    def first_frame_s(self) -> float | None:
+        """When the first frame came."""
+        return self._pile.first_frame_s
 
     @classmethod
     async def open(cls, bus: Bus) -> Self:
@@ -135,6 +148,11 @@ class RoomBox:
         self.pile = pile
         self._room = room
         self._name = name
+
+    @property
+    def first_frame_s(self) -> float | None:
+        """When the first frame came."""
+        return self.pile.first_frame_s
 
     async def take(self) -> list[Incoming]:
         """Wait for a message; return all that are there by then, in their order."""

@@ -114,6 +114,11 @@ class RequestStream:
         """Whether nothing of the request is left to cancel."""
         return self._is_refused or self.is_complete
 
+    @property
+    def first_frame_s(self) -> float | None:
+        """When the first frame came, by the monotonic clock; None while there is none."""
+        return self._mailbox.first_frame_s if self._mailbox is not None else None
+
     async def open(self, headers: Mapping[str, str] | None = None) -> None:
         """Publish the request. Raises MessageTooLargeError and DisconnectedError."""
         self._heard_s = asyncio.get_running_loop().time()

@@ -150,6 +150,10 @@ _SECONDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
 )
+_SHORT_SECONDS: Final = (
+    *(0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005),
+    *(0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0),
+)
 _SEQUENCES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
 
 # Requests. An ending is counted by the process that sends it, so that sums over all processes are
@@ -430,6 +434,13 @@ METRIC_HTTP_TIME_TO_FIRST_BYTE: Final = Metric(
     "seconds",
     "Arrival of a streamed HTTP request to the first byte of its answer.",
     buckets=_SECONDS,
+)
+METRIC_HTTP_FIRST_FRAME: Final = Metric(
+    "histogram",
+    "slipstream_http_first_frame_seconds",
+    "seconds",
+    "First frame of a stream at the gateway to the first byte that leaves for it.",
+    buckets=_SHORT_SECONDS,
 )
 METRIC_HTTP_DISCONNECTS: Final = Metric(
     "counter",
