@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long chaos sanitize sanitize-threads lint format types bench clean
+.PHONY: help setup run test test-long test-clients chaos sanitize sanitize-threads lint format types bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -34,7 +34,19 @@ test-long: setup ## the slow tests too
 	@$(BIN)/slipstream model pull smollm2-135m
 	@set -e; for format in $(FORMATS); do \
 		$(BIN)/slipstream model pack smollm2-135m --format $$format; done
-	@$(BIN)/pytest -m 'slow or not slow' --timeout 600
+	@$(BIN)/pytest -m 'not clients' --timeout 600
+
+CLIENTS := .venv-clients
+$(CLIENTS)/.installed: tests/clients/requirements.txt
+	@echo "==> installing other people's clients into $(CLIENTS) (a gigabyte)"
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+test-clients: setup $(CLIENTS)/.installed ## LiteLLM, LangChain, aiperf, genai-bench and a browser on the gateway (minutes)
+	@$(BIN)/slipstream model pull smollm2-135m
+	@$(BIN)/slipstream model pack smollm2-135m --format int8
+	@$(BIN)/pytest -m clients
 
 chaos: setup ## workers frozen and killed under load, at full length (minutes)
 	@$(BIN)/pytest tests/chaos -m 'slow or not slow' --timeout 900
@@ -74,4 +86,4 @@ types: setup ## mypy, strict
 	@MYPYPATH=.types $(BIN)/mypy --explicit-package-bases --namespace-packages -p slipstream
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .types .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(CLIENTS) .types .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 PATH = "/v1/completions"
 _EVENT = b"data: {"
 _END = b"[DONE]"
+_ANSWER, _SERVED = b"HTTP/1.1 ", b"HTTP/1.1 200 "
 _SLOW_BUFFER_BYTES = 4096
 _SLOW_REST_S = 1.0  # between two looks of a slow reader at what has come
 
@@ -25,6 +26,7 @@ class Reader(asyncio.Protocol):
         self.num_events = 0
         self.has_begun = asyncio.Event()
         self.is_lost = False
+        self.refusal = b""  # what came in place of a stream
         self._request = request
         self._transport: asyncio.Transport | None = None
 
@@ -36,6 +38,9 @@ class Reader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Count; ask again where a stream has ended."""
+        if data.startswith(_ANSWER) and not data.startswith(_SERVED):
+            self.refusal = data
+            self.has_begun.set()
         num_events = data.count(_EVENT)
         if num_events:
             now_s = time.perf_counter()
