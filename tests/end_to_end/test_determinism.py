@@ -48,7 +48,14 @@ _CELLS: Values = {
     "route": ("local", "remote"),
     "speculation": ("off", "ngram"),
 }
-_STACKS: Values = {"format": ("int8", "int4"), "threads": ("1", "2"), "chunk": ("16", "512")}
+_STACKS: Values = {
+    "format": ("int8", "int4"),
+    "threads": ("1", "2"),
+    "chunk": ("16", "512"),
+    "drafts": ("ngram", "model", "model, here", "layers, here"),
+}
+# The target itself is the best of drafts, and one that agrees in most places tests the most.
+_MODEL = "smollm2-135m"
 # 22 blocks of 32 tokens, of which the request needs 12.
 _TIGHT = ["--kv-memory", "8.3MiB", "--kv-format", "int8"]
 # One that stays holds four to seven of them. Few are left, so that those who come need more than
@@ -196,6 +203,17 @@ async def _said_in(asking: client.Client, cell: Row, rng: random.Random) -> list
     raise AssertionError(f"{cell}: {[each['usage'] for each in said]}")
 
 
+def _drafting(drafts: str) -> dict[str, str]:
+    """Return what a stack is told that makes such drafts, in a draft worker unless `here`."""
+    kind, _, place = drafts.partition(", ")
+    variables = {"SLIPSTREAM_DRAFT_KIND": kind}
+    if place == "here":
+        variables["SLIPSTREAM_DRAFT_PLACE"] = "decode"
+    if kind == "model":
+        variables["SLIPSTREAM_DRAFT_MODEL"] = _MODEL
+    return variables
+
+
 def _product(values: Values) -> list[Row]:
     return list(map(dict, combinations(values, len(values))))
 
@@ -208,7 +226,11 @@ async def _check_same(
         rng = random.Random(number)
         running = start_stack(
             [*_TIGHT, "--format", case["format"], "--threads", case["threads"]],
-            {**_VARIABLES, "SLIPSTREAM_TOKEN_BUDGET": case["chunk"]},
+            {
+                **_VARIABLES,
+                **_drafting(case["drafts"]),
+                "SLIPSTREAM_TOKEN_BUDGET": case["chunk"],
+            },
         )
         async with client.connected(running.nats_url) as asking:
             for cell in cells:
