@@ -297,7 +297,7 @@ class DecodeConfig(WorkerConfig, DraftSourceConfig):
 class DraftConfig(DraftSourceConfig):
     """The draft worker."""
 
-    # Threads of a model's steps, 0: one a core. They are short: others gain less than they wait.
+    # Threads of a model's steps, 0: one a core. Without a core of its own a second one only waits.
     num_threads: int = 1
     isa: str | None = None  # as for workers
     # Go on drafting while the target verifies: gains where there are cores that it doesn't use.

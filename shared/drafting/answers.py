@@ -23,7 +23,7 @@ _BATCH = 32
 _MAX_PROMPT_TOKENS = 512
 _MAX_OUTPUT_TOKENS = 160
 _TEMPERATURES = (0.0, 0.7)  # half of the answers each
-# Of the target's distribution so many tokens are kept, a sixteenth of a percent short of all of it.
+# Of the target's distribution so many tokens are kept: nine tenths of it, in answers of both kinds.
 NUM_TOP = 16
 _NUM_BLOCKS_OF_ONE = -(-(_MAX_PROMPT_TOKENS + _MAX_OUTPUT_TOKENS) // BLOCK_SIZE)
 
