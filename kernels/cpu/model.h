@@ -66,8 +66,8 @@ struct Model {
   const float* final_norm;
   const Layer* layers;
   Linear head;
-  const void* embedding;  // [vocab, hidden] bf16 beside such matrices, else float32; or null: the
-                          // head's rows, dequantized
+  const void* embedding;  // [vocab or more, hidden] bf16 beside such matrices, else float32; or
+                          // null: the head's rows, dequantized
 };
 
 struct Sequence {

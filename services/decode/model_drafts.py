@@ -3,6 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 
+import structlog
+
 from slipstream.services.decode.batch import Part, Proposals
 from slipstream.services.decode.draft_policy import DraftPolicy, Offer
 from slipstream.services.decode.draft_sampling import sampling_of
@@ -11,6 +13,8 @@ from slipstream.shared.drafting.drafter import Drafter, Followed, Proposal, Want
 from slipstream.shared.worker.activities import Activity
 from slipstream.shared.worker.engine import EngineThread
 from slipstream.shared.worker.report_book import Attempt
+
+log = structlog.get_logger()
 
 _FIRST_DRAFT_S = 0.4e-3
 _LEARNED = 0.05  # of what a token took in the last round
@@ -32,6 +36,7 @@ class ModelDrafts:
         self._followed: dict[Attempt, Followed] = {}
         self._ended: list[Followed] = []
         self._draft_s = _FIRST_DRAFT_S
+        self._is_broken = False
 
     async def open(self, sequence: DecodeSequence) -> None:
         """Begin with a sequence."""
@@ -116,9 +121,15 @@ class ModelDrafts:
             for each, length in zip(asking, lengths, strict=True)
             if length
         }
-        if not wanted:
+        if not wanted or self._is_broken:
             return {}
-        proposals = await self._engine.run(lambda: self._round(list(wanted.values())))
+        try:
+            proposals = await self._engine.run(lambda: self._round(list(wanted.values())))
+        except Exception:
+            # Whatever broke a round breaks no stream: they go on without this model.
+            log.exception("draft_failed", num_sequences=len(wanted))
+            self._is_broken = True
+            return {}
         return dict(zip(wanted, proposals, strict=True))
 
     def _round(self, wanted: Sequence[Wanted]) -> list[Proposal]:

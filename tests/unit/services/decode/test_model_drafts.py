@@ -1,5 +1,7 @@
 """Drafts of a model within the decode worker: what is asked for, learned and let go of."""
 
+from structlog.testing import capture_logs
+
 from slipstream.services.decode.batch import Part
 from slipstream.services.decode.draft_policy import DraftPolicy
 from slipstream.services.decode.draft_sampling import sampling_of
@@ -139,3 +141,15 @@ def test_what_is_drawn_is_told_but_not_where_drafts_must_not_know_the_noise() ->
     assert found is not None
     assert (3, 0.5, 7, 0.5) == (found.seed, found.temperature, found.top_k, found.top_p)
     assert [None, None] == [sampling_of(greedy), sampling_of(rejecting)]
+
+
+async def test_a_model_that_breaks_is_asked_no_more_and_breaks_nothing() -> None:
+    drafting = Drafting()
+    sequence = await drafting.begin(num_speculative_tokens=2)
+    await drafting.step(sequence)
+    drafting.engine.runner.close()  # its memory is gone
+    with capture_logs() as lines:
+        lengths = [len(await drafting.step(sequence)) for _ in range(3)]
+
+    assert [0, 0, 0] == lengths
+    assert ["draft_failed"] == [line["event"] for line in lines]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipstream.services.draft.desk import ModelDesk
+from slipstream.services.draft.model_desk import ModelDesk
 from slipstream.services.draft.model_proposer import DraftMismatchError, ModelProposer
 from slipstream.shared.drafting.drafter import Drafter
 from slipstream.shared.drafting.engine import DraftEngine
