@@ -146,7 +146,8 @@ class DecodeJobs:
         else:
             self._host.gate.leave(sequence.attempt)
         if not sequence.is_over:
-            self._publish(sequence, self._publisher.progress(sequence))
+            if not self._publisher.batch(sequence):
+                self._publish(sequence, self._publisher.progress(sequence))
             self.commit_due(sequence)
 
     def commit_due(self, sequence: DecodeSequence) -> None:

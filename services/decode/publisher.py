@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 import structlog
 
+from slipstream.services.decode.frame_batches import FrameBatches
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.stream import TokenLog
 from slipstream.shared.bus.bus import Bus, Incoming
@@ -37,6 +38,7 @@ class StreamPublisher:
         self._last_sent: dict[RequestId, float] = {}
         self._last_probe: dict[RequestId, float] = {}
         self._probe_inbox = bus.new_inbox()
+        self._batches = FrameBatches(bus, self._probe_inbox)
 
     async def start(self) -> None:
         """Listen for the server's word that nobody listens."""
@@ -46,8 +48,20 @@ class StreamPublisher:
         """Begin a stream."""
         self._running[sequence.job.request_id] = sequence
 
+    def batch(self, sequence: DecodeSequence) -> bool:
+        """Send what is new with others of this step; False where its reader takes no batches."""
+        if not _is_batched(sequence.job.reply):
+            return False
+        frame = sequence.log.next_frame()
+        if frame is not None:
+            self._add(sequence, frame)
+        return True
+
     async def progress(self, sequence: DecodeSequence) -> None:
         """Send what is new, in one frame."""
+        if self.batch(sequence):
+            await self._batches.flush()
+            return
         if sequence.job.reply.is_streamed:
             frame = sequence.log.next_frame()
             if frame is not None:
@@ -70,6 +84,8 @@ class StreamPublisher:
     async def fail(self, sequence: DecodeSequence, failed: Failed) -> None:
         """Send a failure as the one ending."""
         try:
+            if _is_batched(sequence.job.reply):
+                await self._batches.flush()
             await self._send(sequence.job.reply, failed)
         finally:
             self._close(sequence, failed)
@@ -118,8 +134,17 @@ class StreamPublisher:
             is_quiet = now - self._last_sent.get(request_id, 0.0) >= KEEP_ALIVE_S / 2
             if sequence.job.reply.is_streamed and not sequence.is_over:
                 self._cancel_if_gone(sequence, now)
-                if is_quiet or request_id in self._misses:
+                if _is_batched(sequence.job.reply):
+                    if is_quiet:
+                        self._add(sequence, sequence.log.keep_alive())
+                elif is_quiet or request_id in self._misses:
                     await self._send_frame(sequence, sequence.log.keep_alive(), is_probe=True)
+
+    def _add(self, sequence: DecodeSequence, frame: TokenFrame) -> None:
+        reply = sequence.job.reply
+        assert reply.gateway_id is not None, "asked for before"
+        self._last_sent[sequence.job.request_id] = time.monotonic()
+        self._batches.add(reply.gateway_id, last_token(reply.subject), encode(frame))
 
     async def _send_frame(
         self, sequence: DecodeSequence, frame: TokenFrame, *, is_probe: bool = False
@@ -156,11 +181,23 @@ class StreamPublisher:
         return None
 
     async def _nobody_listens(self, message: Incoming) -> None:
-        request_id = RequestId(last_token(message.subject))
-        if message.is_no_responders and request_id in self._running:
-            now = time.monotonic()
-            first, _ = self._misses.get(request_id, (now, now))
-            self._misses[request_id] = (first, now)
+        if not message.is_no_responders:
+            return
+        name = last_token(message.subject)
+        gateway = self._batches.gateway_of(name)
+        missed = [RequestId(name)] if gateway is None else self._read_by(gateway)
+        now = time.monotonic()
+        for request_id in missed:
+            if request_id in self._running:
+                first, _ = self._misses.get(request_id, (now, now))
+                self._misses[request_id] = (first, now)
+
+    def _read_by(self, gateway: str) -> list[RequestId]:
+        return [
+            request_id
+            for request_id, sequence in self._running.items()
+            if _is_batched(sequence.job.reply) and sequence.job.reply.gateway_id == gateway
+        ]
 
     def _cancel_if_gone(self, sequence: DecodeSequence, now: float) -> None:
         """Cancel when every probe has failed for a while."""
@@ -189,3 +226,7 @@ class StreamPublisher:
         self._misses.pop(request_id, None)
         self._last_sent.pop(request_id, None)
         self._last_probe.pop(request_id, None)
+
+
+def _is_batched(reply: ReplyTarget) -> bool:
+    return reply.is_streamed and reply.gateway_id is not None and reply.encoding == "msgpack"

@@ -55,6 +55,7 @@ class AdmittedRequest:
     latency_class: LatencyClassName = DEFAULT_CLASS
     is_patient: bool = False  # the client itself has set the deadline
     client_request_id: str | None = None  # for logs; never a key
+    batch_inbox: str | None = None
 
 
 class Admission:
@@ -128,6 +129,7 @@ class Admission:
             latency_class=request.latency_class or DEFAULT_CLASS,
             is_patient=request.deadline_ms is not None,
             client_request_id=request.client_request_id,
+            batch_inbox=request.batch_inbox,
         )
 
     def _submitted(self, request: GenerateRequest) -> GenerateRequest:

@@ -278,6 +278,7 @@ class Front:
                 subject=incoming.reply,
                 encoding=encoding_of(incoming.payload),
                 is_streamed=request.is_streamed,
+                gateway_id=request.batch_inbox,
             ),
             root=root,
             client_inbox=client_inbox,

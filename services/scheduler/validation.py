@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import get_args
 
+from slipstream.shared.bus.subjects import is_inbox
 from slipstream.shared.config import Speculation
 from slipstream.shared.errors import InvalidRequestError
 from slipstream.shared.messages.generate import (
@@ -225,6 +226,8 @@ def _check_service(request: GenerateRequest) -> None:
     for field in ("tenant", "cache_salt", "client_request_id"):
         value = getattr(request, field)
         _check_count(field, len(value or ""), MAX_KEY_CHARACTERS, "characters")
+    if request.batch_inbox is not None and not is_inbox(request.batch_inbox):
+        raise InvalidRequestError("batch_inbox", "must be an inbox of the client's own")
 
 
 def _check_number(field: str, value: float | None, low: float, high: float) -> None:

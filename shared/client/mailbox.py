@@ -9,7 +9,9 @@ from typing import Protocol, Self
 
 from slipstream.shared.bus.bus import Bus, Incoming, Subscription
 from slipstream.shared.bus.subjects import last_token
-from slipstream.shared.messages.codec import is_array
+from slipstream.shared.messages.codec import decode_batch, is_array
+
+_BATCHES = "batches"  # boxes have numbers for names
 
 
 class Mailbox(Protocol):
@@ -18,6 +20,10 @@ class Mailbox(Protocol):
     @property
     def subject(self) -> str:
         """Where answers are sent to."""
+
+    @property
+    def batch_inbox(self) -> str | None:
+        """Where frames of several boxes may come together; None where each comes alone."""
 
     @property
     def first_frame_s(self) -> float | None:
@@ -73,6 +79,8 @@ class _Pile:
 class PrivateMailbox:
     """An inbox with a subscription of its own."""
 
+    batch_inbox: str | None = None
+
     def __init__(self, bus: Bus) -> None:
         self.subject = bus.new_inbox()
         self._pile = _Pile(None)
@@ -115,6 +123,7 @@ class MailRoom:
         self.num_dropped_frames = 0
         self._bus = bus
         self._inbox = bus.new_inbox()
+        self.batch_inbox = f"{self._inbox}.{_BATCHES}"
         self._max_box_bytes = max_box_bytes
         self._boxes: dict[str, RoomBox] = {}
         self._names = itertools.count()
@@ -135,7 +144,15 @@ class MailRoom:
         self._boxes.pop(name, None)
 
     async def _sort(self, message: Incoming) -> None:
-        box = self._boxes.get(last_token(message.subject))
+        name = last_token(message.subject)
+        if name != _BATCHES:
+            self._put(name, message)
+            return
+        for each in decode_batch(message.payload):
+            self._put(each.box, Incoming(message.subject, bytes(each.frame)))
+
+    def _put(self, name: str, message: Incoming) -> None:
+        box = self._boxes.get(name)
         if box is not None and not box.pile.put(message):
             self.num_dropped_frames += 1
 
@@ -146,6 +163,7 @@ class RoomBox:
     def __init__(self, room: MailRoom, name: str, subject: str, pile: _Pile) -> None:
         self.subject = subject
         self.pile = pile
+        self.batch_inbox = room.batch_inbox
         self._room = room
         self._name = name
 

@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME
@@ -127,7 +129,9 @@ class RequestStream:
         try:
             await self._bus.publish(
                 GENERATE.subject(),
-                encode(self._request),
+                encode(
+                    msgspec.structs.replace(self._request, batch_inbox=self._mailbox.batch_inbox)
+                ),
                 reply=self._mailbox.subject,
                 headers=headers,
             )

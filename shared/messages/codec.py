@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from types import UnionType
 from typing import Any, Generic, NoReturn, TypeVar, get_args
@@ -11,8 +12,10 @@ import msgspec
 from slipstream.shared.errors import InvalidRequestError, ProtocolError
 from slipstream.shared.messages.common import Accepted, Failed
 from slipstream.shared.messages.generate import (
+    AddressedFrame,
     Completion,
     Finished,
+    FrameBatch,
     GenerateRequest,
     TokenFrame,
 )
@@ -64,7 +67,6 @@ _FrameRow = msgspec.defstruct(
     frozen=True,
     tag="token_frame",
 )
-_FRAME_NAMES = tuple(field.name for field in _FRAME_FIELDS)
 
 _msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_packed)
 _json_encoder = msgspec.json.Encoder(enc_hook=_encode_listed)
@@ -75,7 +77,7 @@ def encode(message: object, encoding: Encoding = "msgpack") -> bytes:
     if encoding == "json":
         return _json_encoder.encode(message)
     if type(message) is TokenFrame:
-        message = _FrameRow(*(getattr(message, name) for name in _FRAME_NAMES))
+        message = _FrameRow(*msgspec.structs.astuple(message))
     return _msgpack_encoder.encode(message)
 
 
@@ -142,11 +144,43 @@ class Decoder(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._refuse(str(error), error)
         if type(message) is _FrameRow:
-            return TokenFrame(**{name: getattr(message, name) for name in _FRAME_NAMES})  # type: ignore[return-value] # TokenFrame is in the union
+            return TokenFrame(*msgspec.structs.astuple(message))  # type: ignore[return-value] # TokenFrame is in the union
         return message  # type: ignore[no-any-return] # the decoder is Any
 
     def _refuse(self, why: str, cause: BaseException | None = None) -> NoReturn:
         raise ProtocolError(f"expected {self._names}: {why}") from cause
+
+
+# A batch in one go: what its encoded messages are is known.
+_Batch = msgspec.defstruct(
+    "_Batch",
+    [("frames", list[AddressedFrame])],
+    array_like=True,
+    frozen=True,
+    tag=FrameBatch.__struct_config__.tag,
+)
+_batch_decoder = msgspec.msgpack.Decoder(_Batch)
+
+
+def encode_batch(frames: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the bytes of a batch of encoded frames, each with the box in which it belongs."""
+    return encode(
+        FrameBatch(
+            [
+                msgspec.Raw(_msgpack_encoder.encode(AddressedFrame(box, msgspec.Raw(frame))))
+                for box, frame in frames
+            ]
+        )
+    )
+
+
+def decode_batch(payload: bytes) -> list[AddressedFrame]:
+    """Return the frames of a batch. Raises ProtocolError for anything else."""
+    try:
+        frames: list[AddressedFrame] = _batch_decoder.decode(payload).frames  # type: ignore[attr-defined] # as made above
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"expected FrameBatch: {error}") from error
+    return frames
 
 
 @cache

@@ -95,6 +95,8 @@ class GenerateRequest(Message, frozen=True):
     client_request_id: str | None = None  # echoed in logs, never a key
     latency_class: LatencyClassName | None = None  # who goes first, and is refused how soon
     speculation_mode: str | None = None  # "exact" or "rejection"
+    # An inbox of a client with many streams: frames of a step may come there as one FrameBatch.
+    batch_inbox: str | None = None
 
 
 class TokenFrame(Message, frozen=True, tag="token_frame"):
@@ -119,6 +121,13 @@ class FrameBatch(msgspec.Struct, frozen=True, array_like=True, tag="frame_batch"
     """All frames of one engine step that go to one gateway; each is an encoded message."""
 
     frames: list[msgspec.Raw]
+
+
+class AddressedFrame(msgspec.Struct, frozen=True, array_like=True, tag="addressed_frame"):
+    """A frame within a batch, and in whose box it belongs: the last token of its reply subject."""
+
+    box: str
+    frame: msgspec.Raw
 
 
 class EchoedPrompt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -20,7 +20,8 @@ class ReplyTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     subject: str
     encoding: Encoding = "json"
     is_streamed: bool = False
-    gateway_id: str | None = None  # frames of a step to one gateway travel as one FrameBatch
+    # Where frames of a step to one gateway travel as one FrameBatch: its inbox for those.
+    gateway_id: str | None = None
 
 
 class SequenceJob(AttemptMessage, frozen=True, kw_only=True):

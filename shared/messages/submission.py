@@ -63,7 +63,7 @@ def is_result_key(key: str) -> bool:
 
 def body_digest(request: GenerateRequest) -> str:
     """Return what is the same for the same request, however it was written or will be logged."""
-    body = msgspec.structs.replace(request, client_request_id=None)
+    body = msgspec.structs.replace(request, client_request_id=None, batch_inbox=None)
     return hashlib.sha256(encode(body)).hexdigest()[:_NUM_DIGITS]
 
 

@@ -5,6 +5,7 @@ import msgspec
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.common import Accepted, Failed, Rejected, Timings
 from slipstream.shared.messages.generate import (
+    AddressedFrame,
     Cancel,
     Cancelled,
     ChatMessage,
@@ -100,6 +101,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             client_request_id="mine-1",
             latency_class="interactive",
             speculation_mode="rejection",
+            batch_inbox="_INBOX.abc.batches",
         ),
         GenerateRequest(),
     ),
@@ -107,6 +109,10 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
     "frame_batch": (
         FrameBatch([msgspec.Raw(encode(FRAME)), msgspec.Raw(encode(SMALL_FRAME))]),
         FrameBatch([]),
+    ),
+    "addressed_frame": (
+        AddressedFrame("17", msgspec.Raw(encode(FRAME))),
+        AddressedFrame("", msgspec.Raw(encode(SMALL_FRAME))),
     ),
     "finished": (
         Finished(

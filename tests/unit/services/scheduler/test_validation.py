@@ -69,6 +69,8 @@ BAD = [
     ("tenant", "x" * 129, 128),
     ("cache_salt", "x" * 129, 128),
     ("client_request_id", "x" * 129, 128),
+    ("batch_inbox", "slipstream.v1.generate", None),
+    ("batch_inbox", "_INBOX.>", None),
     ("n", 17, 16),
     ("n", 0, 1),
     ("best_of", 2, 1),

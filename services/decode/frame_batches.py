@@ -1,0 +1,97 @@
+"""Frames of one engine step that go to one gateway, sent as one message."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import structlog
+
+from slipstream.shared.bus.bus import HEADER_ROOM, Bus
+from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.messages.codec import encode_batch
+
+log = structlog.get_logger()
+
+_FRAME_ROOM = 64  # bytes around a frame in a batch: its box, tags and lengths
+_PROBE_S = 1.0
+
+_Frames = list[tuple[str, bytes]]
+
+
+class FrameBatches:
+    """
+    Collects frames until the loop has no more of this step, then sends a batch to each gateway.
+
+    Once a second a batch carries a reply subject: the server then says when nobody listens there.
+    """
+
+    def __init__(self, bus: Bus, probe_prefix: str) -> None:
+        self._bus = bus
+        self._probe_prefix = probe_prefix
+        self._waiting: dict[str, _Frames] = {}
+        self._numbers: dict[str, int] = {}  # of gateways, for as long as this worker lives
+        self._last_probe_s: dict[str, float] = {}
+        self._sending = asyncio.Lock()  # an ending that follows must not overtake a batch
+        self._flush: asyncio.Task[None] | None = None
+
+    def add(self, gateway: str, box: str, frame: bytes) -> None:
+        """Have an encoded frame sent with all that are added before the loop comes to rest."""
+        self._waiting.setdefault(gateway, []).append((box, frame))
+        if self._flush is None:
+            self._flush = asyncio.create_task(self._flush_all())
+
+    async def flush(self) -> None:
+        """Send what waits, and return when it has left."""
+        async with self._sending:
+            while self._waiting:
+                gateway = next(iter(self._waiting))
+                frames = self._waiting.pop(gateway)
+                for part in _parts(frames, self._bus.max_payload - HEADER_ROOM):
+                    await self._bus.publish(
+                        gateway, encode_batch(part), reply=self._probe_of(gateway)
+                    )
+
+    def gateway_of(self, probe: str) -> str | None:
+        """Return which gateway a probe went to, by the last token of its subject."""
+        numbers = self._numbers.items()
+        return next((gateway for gateway, number in numbers if _name(number) == probe), None)
+
+    async def _flush_all(self) -> None:
+        # In the next turn of the loop: a step adds its frames in one.
+        try:
+            await self.flush()
+        except SlipstreamError as error:
+            # Readers notice the gap by index and resume.
+            log.warning("publish_failed", error=str(error))
+        finally:
+            self._flush = None
+            if self._waiting:
+                self._flush = asyncio.create_task(self._flush_all())
+
+    def _probe_of(self, gateway: str) -> str:
+        now_s = time.monotonic()
+        if now_s - self._last_probe_s.get(gateway, float("-inf")) < _PROBE_S:
+            return ""
+        self._last_probe_s[gateway] = now_s
+        number = self._numbers.setdefault(gateway, len(self._numbers))
+        return f"{self._probe_prefix}.{_name(number)}"
+
+
+def _name(number: int) -> str:
+    # No request's id has a capital letter.
+    return f"G{number}"
+
+
+def _parts(frames: _Frames, max_num_bytes: int) -> Iterator[_Frames]:
+    """Yield frames in as few messages as hold them; what is too large alone is refused later."""
+    part: _Frames = []
+    num_bytes = 0
+    for box, frame in frames:
+        size = len(box) + len(frame) + _FRAME_ROOM
+        if part and num_bytes + size > max_num_bytes:
+            yield part
+            part, num_bytes = [], 0
+        part.append((box, frame))
+        num_bytes += size
+    if part:
+        yield part
