@@ -48,6 +48,9 @@ test-clients: setup $(CLIENTS)/.installed ## LiteLLM, LangChain, aiperf, genai-b
 	@$(BIN)/slipstream model pack smollm2-135m --format int8
 	@$(BIN)/pytest -m clients
 
+test-clients: setup ## foreign clients of the gateway, a browser among them (skipped where there is none)
+	@$(BIN)/pytest -m clients --timeout 300
+
 chaos: setup ## workers frozen and killed under load, at full length (minutes)
 	@$(BIN)/pytest tests/chaos -m 'slow or not slow' --timeout 900
 

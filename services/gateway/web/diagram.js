@@ -83,7 +83,7 @@ const seats = (sum) => `${count(sum("num_running"))} of ${count(sum("num_seats")
 const FIGURES = {
   gateway: (sum) => [`${count(sum("num_running"))} open`, "HTTP, streams", null],
   scheduler: (sum) => [`${count(sum("num_waiting"))} waiting`, "admits, places", null],
-  prefill: (sum) => [seats(sum), `${count(sum("prompt_tokens_per_s"))} tokens/s`, null],
+  prefill: (sum) => [seats(sum), `${count(sum("prompt_tokens_per_s"))} tokens/s of late`, null],
   decode: (sum) => [seats(sum), `${rate(sum("tokens_per_s"))} tokens/s`, null],
   draft(sum) {
     const [drafted, accepted] = [sum("drafted_per_s"), sum("accepted_per_s")];
@@ -123,14 +123,18 @@ function drawDots(requests) {
   for (const request of live.reverse()) {
     const dot = dots.get(request.name) ?? enter(request);
     stand(dot, placeOf(request));
-    dot.element.setAttribute("class", `dot stage-${request.stage}${request.isOwn ? " own" : ""}`);
+    dot.element.setAttribute("class", classesOf(request));
   }
 }
 
+const classesOf = ({ stage, isOwn }) => `dot stage-${stage}${isOwn ? " own" : ""}`;
+
 function enter(request) {
-  const element = makeSvg("circle", { r: request.isOwn ? 6 : 5 }, makeSvg("title", {}, request.name));
+  const attributes = { r: request.isOwn ? 6 : 5, class: classesOf(request) };
+  const element = makeSvg("circle", attributes, makeSvg("title", {}, request.name));
   const dot = { element, place: null, slot: 0 };
-  move(element, drawn.layout.back.at(-1));
+  const { x, y, width, height } = drawn.layout.boxes.gateway;
+  move(element, [x + width - 10, y + height / 2]);
   drawn.layer.append(element);
   dots.set(request.name, dot);
   // Laid out where it comes in, it is seen to walk from there.

@@ -87,7 +87,7 @@ function detailsOf(request, segments) {
     ["decode worker", request.decode_worker],
     ["prompt tokens", request.num_prompt_tokens],
     ["cached tokens", num_cached_tokens],
-    ["drafts accepted", num_drafted_tokens == null ? null : `${num_accepted_tokens} of ${num_drafted_tokens}`],
+    ["drafts accepted", !num_drafted_tokens ? null : `${num_accepted_tokens} of ${num_drafted_tokens}`],
     ["attempt", request.attempt > 1 ? request.attempt : null],
     ["end", request.reason],
   );
