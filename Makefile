@@ -46,9 +46,6 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt
 test-clients: setup $(CLIENTS)/.installed ## LiteLLM, LangChain, aiperf, genai-bench and a browser on the gateway (minutes)
 	@$(BIN)/slipstream model pull smollm2-135m
 	@$(BIN)/slipstream model pack smollm2-135m --format int8
-	@$(BIN)/pytest -m clients
-
-test-clients: setup ## foreign clients of the gateway, a browser among them (skipped where there is none)
 	@$(BIN)/pytest -m clients --timeout 300
 
 chaos: setup ## workers frozen and killed under load, at full length (minutes)
