@@ -31,9 +31,9 @@ def choose(
     the target draws with the same, both agree far more often than if each drew for itself. `known`
     are the token ids of the row's places.
     """
-    log_total = row_passes().log_total(row, peak)
     if sampling is None or sampling.temperature <= GREEDY_TEMPERATURE:
-        return Choice(peak.token_id, float(np.exp(peak.logit - log_total)))
+        # Nothing but how many are drafted hangs on it: a plain sum in float32 does.
+        return Choice(peak.token_id, 1.0 / float(np.exp(row - np.float32(peak.logit)).sum()))
     num_contenders = min(sampling.top_k or _NUM_CONTENDERS, _NUM_CONTENDERS)
     ranked = row_passes().largest(row, num_contenders)
     scores = row[ranked].astype(np.float64) / sampling.temperature
