@@ -33,7 +33,8 @@ _NUM_IDLE = 1000
 _NUM_SLOW, _NUM_FAST = 500, 16
 _BEGIN_S = 120.0
 _SETTLE_S = 2.0
-_FILL_S = 20.0  # what a slow reader's buffers take to fill
+_FILL_S = 30.0  # what a slow reader's buffers take to fill
+_BUFFER_BYTES = 8192  # of a stream in the gateway: small, or filling it took minutes
 _FIRST_FRAME = "http_first_frame_seconds_bucket"
 _UNIT = "as named"
 _OPTIONS = (
@@ -154,13 +155,14 @@ async def idle_part(seconds: float) -> Figures:
 
 
 async def slow_part(seconds: float) -> Figures:
-    """16 readers alone, then beside 500 that take a few kilobytes a second of more."""
+    """16 readers beside 500 quick ones, then beside 500 that take a tenth of what there is."""
     variables = variables_of(step_ms=200, seats=_NUM_SLOW + _NUM_FAST + 4)
+    variables = {**variables, "SLIPSTREAM_STREAM_BUFFER_BYTES": str(_BUFFER_BYTES)}
     with metered_stack(*_OPTIONS, variables=variables) as stack:
         pid = pid_of("gateway", stack.url)
         letter = await _one_letter(stack)
         # 500 others run in both windows, so that only their slowness differs.
-        long = {**_BODY, **letter, "max_tokens": 4000, "logprobs": 5}
+        long = {**_BODY, **letter, "max_tokens": 4000, "logprobs": 20}
         fast = await open_readers(stack.http_url, {**_BODY, **letter, "max_tokens": 500}, _NUM_FAST)
         quick = await open_readers(stack.http_url, long, _NUM_SLOW)
         await _all_begun([*fast, *quick])

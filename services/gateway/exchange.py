@@ -168,10 +168,15 @@ class Exchange:
         )
 
     async def _out(self, message: dict[str, Any]) -> None:
+        # Set before: who waits for the client's going hears of the end first.
+        self.is_complete = message["type"] == _BODY and not message.get("more_body")
+        transport = self._state.get(CONNECTION)
+        if transport is not None and not transport.get_write_buffer_size():
+            # All was taken so far: it is written without a wait, and needs no clock.
+            await self._send(message)
+            return
         try:
             async with asyncio.timeout(self._stall_s):
-                # Set before: who waits for the client's going hears of the end first.
-                self.is_complete = message["type"] == _BODY and not message.get("more_body")
                 await self._send(message)
         except TimeoutError as error:
             log.info("reader_cut_off", client_request_id=self.request_id, stall_s=self._stall_s)

@@ -179,6 +179,7 @@ def test_the_wait_is_a_little_longer_than_the_deadline(
 def test_no_field_of_the_scheduler_is_forgotten() -> None:
     """A new one is offered over HTTP, or listed here with its reason."""
     known = set(ChatBody.__struct_fields__) | set(CompletionBody.__struct_fields__)
-    elsewhere = {"prompt_token_ids", "prompt_logprobs"}  # `prompt`; the answer has no place for it
+    # `prompt`; the answer has no place for it; where we ourselves listen.
+    elsewhere = {"prompt_token_ids", "prompt_logprobs", "batch_inbox"}
 
     assert elsewhere == set(GenerateRequest.__struct_fields__) - known
