@@ -136,7 +136,7 @@ async def gathered(client: Client, verb: str, parse: Callable[[Any], Any]) -> di
 async def test_every_service_of_a_stack_is_found_by_a_client_of_micro_services(
     stranger: Client,
 ) -> None:
-    roles = {"scheduler", "kv", "prefill", "decode", "draft"}
+    roles = {"scheduler", "kv", "prefill", "decode", "draft", "gateway"}
     pings = await gathered(stranger, "PING", ServicePing.from_dict)
     infos = await gathered(stranger, "INFO", ServiceInfo.from_dict)
     before = await gathered(stranger, "STATS", ServiceStats.from_dict)

@@ -250,6 +250,7 @@ def test_an_ending_that_is_repeated_brings_nothing_back(watched: Watched) -> Non
     watched.report("decode", ended)
     for number in range(MAX_NUM_REQUESTS):
         watched.report("decode", held("decoding", 1, request_id=RequestId(f"r{number}")))
+    watched.pipeline.requests.finished(finished(RequestId("r0")), watched.now_s)
     watched.report("decode", ended)
 
     assert public_name(ID) not in {each.name for each in watched.requests()}
