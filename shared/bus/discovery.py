@@ -15,7 +15,7 @@ import msgspec
 
 from slipstream.shared.bus.bus import Bus, Handler, Incoming, Subscription
 from slipstream.shared.bus.endpoints import Endpoint
-from slipstream.shared.bus.subjects import discovery_subjects
+from slipstream.shared.bus.subjects import DISCOVERY_STATS, discovery_subjects
 
 Verb = Literal["PING", "INFO", "STATS"]
 
@@ -148,7 +148,9 @@ class Discovery:
         )
 
     def _stats(self) -> Stats:
-        identity, endpoints = self._identity, self._bus.endpoints
+        identity = self._identity
+        # Who answers nothing but this, as a gateway does, has this to hang its figures on.
+        endpoints = self._bus.endpoints or [Endpoint("stats", DISCOVERY_STATS)]
         # Once, not once an endpoint: it tells of the whole service.
         data = [self._read(), *[None] * len(endpoints)]
         return Stats(

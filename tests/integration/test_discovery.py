@@ -167,3 +167,5 @@ async def test_every_service_of_a_stack_is_found_by_a_client_of_micro_services(
     ]
     assert [0, 5] == tokens
     assert 0 < after["kv"].endpoints[0].data["slipstream_kv_blocks"]["free"]
+    # Nothing is asked of a gateway over NATS, and still it tells what it counts.
+    assert after["gateway"].endpoints[0].data["slipstream_uptime_seconds"] > 0
