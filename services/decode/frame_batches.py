@@ -1,7 +1,9 @@
 """Frames of one engine step that go to one gateway, sent as one message."""
 
 import asyncio
+import itertools
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import structlog
@@ -14,6 +16,7 @@ log = structlog.get_logger()
 
 _FRAME_ROOM = 64  # bytes around a frame in a batch: its box, tags and lengths
 _PROBE_S = 1.0
+_MAX_NUM_GATEWAYS = 256  # that are remembered: anybody may name an inbox as a gateway's
 
 _Frames = list[tuple[str, bytes]]
 
@@ -29,8 +32,9 @@ class FrameBatches:
         self._bus = bus
         self._probe_prefix = probe_prefix
         self._waiting: dict[str, _Frames] = {}
-        self._numbers: dict[str, int] = {}  # of gateways, for as long as this worker lives
-        self._last_probe_s: dict[str, float] = {}
+        # Of gateways, those probed last at the end: their number, and when that was.
+        self._probes: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._next_number = itertools.count()
         self._sending = asyncio.Lock()  # an ending that follows must not overtake a batch
         self._flush: asyncio.Task[None] | None = None
 
@@ -53,8 +57,8 @@ class FrameBatches:
 
     def gateway_of(self, probe: str) -> str | None:
         """Return which gateway a probe went to, by the last token of its subject."""
-        numbers = self._numbers.items()
-        return next((gateway for gateway, number in numbers if _name(number) == probe), None)
+        probes = self._probes.items()
+        return next((gateway for gateway, (number, _) in probes if _name(number) == probe), None)
 
     async def _flush_all(self) -> None:
         # In the next turn of the loop: a step adds its frames in one.
@@ -70,10 +74,15 @@ class FrameBatches:
 
     def _probe_of(self, gateway: str) -> str:
         now_s = time.monotonic()
-        if now_s - self._last_probe_s.get(gateway, float("-inf")) < _PROBE_S:
+        number, probed_s = self._probes.get(gateway, (None, float("-inf")))
+        if now_s - probed_s < _PROBE_S:
             return ""
-        self._last_probe_s[gateway] = now_s
-        number = self._numbers.setdefault(gateway, len(self._numbers))
+        if number is None:
+            number = next(self._next_number)
+        self._probes[gateway] = (number, now_s)
+        self._probes.move_to_end(gateway)
+        if len(self._probes) > _MAX_NUM_GATEWAYS:
+            self._probes.popitem(last=False)
         return f"{self._probe_prefix}.{_name(number)}"
 
 

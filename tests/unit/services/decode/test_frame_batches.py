@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from slipstream.services.decode import publisher as publisher_module
+from slipstream.services.decode.frame_batches import FrameBatches
 from slipstream.services.decode.publisher import StreamPublisher
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.stopping import Ending
@@ -180,3 +181,13 @@ async def test_streams_of_a_gateway_that_is_gone_are_given_up(
                 publisher.batch(each)
             await asyncio.sleep(0.01)
     loop.cancel()
+
+
+async def test_of_gateways_that_anybody_may_name_only_the_last_are_remembered() -> None:
+    batches = FrameBatches(MemoryBus(), "_INBOX.probes")
+    for number in range(300):
+        batches.add(f"_INBOX.gateway{number}", "box", b"\x90")
+        await batches.flush()
+
+    assert len(batches._probes) == 256
+    assert (None, "_INBOX.gateway299") == (batches.gateway_of("G0"), batches.gateway_of("G299"))
