@@ -7,7 +7,7 @@ import math
 _NUM_BINS = 12
 _RANGE = 4.0  # log-odds of the outermost bins
 _PRIOR_TOKENS = 8.0
-_KEPT = 0.998  # of what was seen, for each token since
+_KEPT = 0.98  # of what was seen in a bin, for each token since: requests differ
 
 
 class Confidence:

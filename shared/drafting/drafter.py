@@ -15,7 +15,9 @@ from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM, NgramIndex
 
 # What the first ones are expected to accept of either: a chat repeats little of what was said.
 _NGRAM_PRIOR, _MODEL_PRIOR = 0.4, 0.6
-_KEPT_OF_ALL = 0.998  # for each token tested, of what newcomers are expected to accept
+_KEPT_OF_ALL = 0.98  # for each token tested, of what newcomers are expected to accept
+# And so much at least: requests differ, and with biases or penalties most drafts are wrong.
+_LEAST_PRIOR = 0.4
 # Tokens of a prompt that are indexed at once: about a millisecond.
 _MAX_INDEXED = 512
 # Rows of prompts that are computed beside a round of proposals.
@@ -67,7 +69,7 @@ class Drafter:
         """Begin with a sequence, whose tokens come with `extend`."""
         index = NgramIndex(MIN_NGRAM, MAX_NGRAM) if self._takes_ngrams else None
         sequence = DraftSequence(sampling, num_prompt_tokens)
-        return Followed(sequence, index, of_model=Acceptance(self._of_all.rate))
+        return Followed(sequence, index, of_model=Acceptance(max(self._of_all.rate, _LEAST_PRIOR)))
 
     def extend(self, followed: Followed, token_ids: Sequence[int]) -> None:
         """Append the target's tokens, and learn from them what its drafts were worth."""
