@@ -65,7 +65,7 @@ class EagerPolicy(DraftPolicy):
         ask_s: float = 0.0,  # noqa: ARG002 - as there
     ) -> list[int]:
         """Return all that there are."""
-        return [num_tokens for _, num_tokens in offers]
+        return [offer.max_num_tokens for offer in offers]
 
 
 @dataclass

@@ -98,11 +98,11 @@ def median_of_buckets(before: Figures, after: Figures, name: str) -> float:
 
 
 async def tokens_part(seconds: float) -> Figures:
-    """2,000 tokens a second to 64 readers, answers of 100 tokens one after the other."""
+    """2,000 tokens a second to 64 readers, answers of 50 to 150 tokens one after the other."""
     variables = variables_of(step_ms=1000 * _NUM_STREAMS / _TOKENS, seats=_NUM_STREAMS + 4)
     with metered_stack(*_OPTIONS, variables=variables) as stack:
         body = {**_BODY, **await _one_letter(stack), "max_tokens": 100}
-        readers = await open_readers(stack.http_url, body, _NUM_STREAMS)
+        readers = await open_readers(stack.http_url, body, _NUM_STREAMS, spread=50)
         await _all_begun(readers)
         return await _tokens_window(stack, readers, seconds)
 

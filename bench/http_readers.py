@@ -86,14 +86,22 @@ def request_of(url: str, body: dict[str, Any]) -> bytes:
 
 
 async def open_readers(
-    url: str, body: dict[str, Any], number: int, kind: type[Reader] = Reader
+    url: str, body: dict[str, Any], number: int, kind: type[Reader] = Reader, spread: int = 0
 ) -> list[Reader]:
-    """Connect so many readers; each asks with a seed of its own. Any: JSON."""
+    """
+    Connect so many readers; each asks with a seed of its own. Any: JSON.
+
+    Answers are up to `spread` tokens shorter or longer, each reader's always alike: else all would
+    end, and begin again, in the same step.
+    """
     where = urlsplit(url)
     loop = asyncio.get_running_loop()
     readers = []
     for seed in range(number):
-        reader = kind(request_of(url, {**body, "seed": seed}))
+        own = {"seed": seed}
+        if spread:
+            own["max_tokens"] = body["max_tokens"] - spread + 2 * spread * seed // number
+        reader = kind(request_of(url, {**body, **own}))
         connection = socket.socket()
         connection.setblocking(False)  # noqa: FBT003 - as the standard library has it
         if kind is SlowReader:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from slipstream.shared.model.store import default_cache_dir, resolve_model
 
 # What a failed comparison of theirs says is all that a random test leaves.
 pytest.register_assert_rewrite("tests.soup.again", "tests.soup.checks")
+
+# Who runs the tests in the background may have Ctrl-C ignored, which all that they start inherits.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # For `make sanitize`, where a kernel takes ten times as long.
 settings.register_profile("sanitize", max_examples=2)

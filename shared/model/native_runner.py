@@ -46,13 +46,14 @@ class NativeRunner:
         assert layout.kind == "model", f"no model can use the layout {layout.fingerprint}"
         self.vocab_size = config.vocab_size
         self.num_forwards = 0
-        self.counters = StepCounters()
+        # An array of C: each step ends in cold caches, where numpy's ways are long.
+        self._phase_ns = (ctypes.c_int64 * len(structs.PHASES))()
+        self.counters = StepCounters(self._phase_ns)
         self.num_threads = num_threads
         self._is_fused = is_fused
         self._library = library
         self._block_bytes = layout.block_bytes
         self._kv_bytes_per_token = layout.bytes_per_token
-        self._phase_ns = np.zeros(len(structs.PHASES), np.int64)
         self._kv = np.frombuffer(kv, np.uint8)
         self._kept: list[Array | Matrix] = []  # what the structs point to
         self._rotary = RotaryMemory(config)
@@ -75,11 +76,12 @@ class NativeRunner:
         block_tables = np.array([b for rows in batch for b in rows.block_table], np.int32)
         sequences = (structs.Sequence * len(batch))()
         logit_rows: list[int] = []
-        first_row = first_block = 0
+        first_row = first_block = num_positions = 0
         for place, rows in zip(sequences, batch, strict=True):
             place.first_row, place.num_rows = first_row, rows.num_rows
             place.num_computed, place.first_block = rows.num_computed_tokens, first_block
             first_row += rows.num_rows
+            num_positions += rows.num_computed_tokens + 2 * rows.num_rows  # read, and written
             first_block += len(rows.block_table)
             logit_rows += range(first_row - rows.num_logit_rows, first_row)
         wanted = np.array(logit_rows, np.int32)
@@ -97,20 +99,12 @@ class NativeRunner:
             kv=self._kv.ctypes.data,
             block_bytes=self._block_bytes,
             is_unfused=not self._is_fused,
-            phase_ns=self._phase_ns.ctypes.data,
+            phase_ns=ctypes.addressof(self._phase_ns),
         )
         self._library.step(self._engine, self._model, step)
-        self._count(batch, len(wanted))
+        self.counters.weight_bytes += self._layer_bytes + (self._head_bytes if logit_rows else 0)
+        self.counters.kv_bytes += num_positions * self._kv_bytes_per_token
         return logits
-
-    def _count(self, batch: Sequence[SequenceRows], num_logit_rows: int) -> None:
-        seconds = dict(zip(structs.PHASES, (self._phase_ns * 1e-9).tolist(), strict=True))
-        counters = self.counters
-        counters.weights_s, counters.kv_s = seconds["weights"], seconds["kv"]
-        counters.arithmetic_s, counters.cores_s = seconds["other"], seconds["cores"]
-        counters.weight_bytes += self._layer_bytes + (self._head_bytes if num_logit_rows else 0)
-        num_positions = sum(rows.context_len + rows.num_rows for rows in batch)
-        counters.kv_bytes += num_positions * self._kv_bytes_per_token
 
     def _matrix_bytes(self) -> int:
         return sum(each.weights.nbytes for each in self._kept if isinstance(each, Matrix))

@@ -1,5 +1,6 @@
 """What the passes of a runner have taken so far: time by phase, and bytes that had to be moved."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -13,14 +14,18 @@ class StepCounters:
     that was multiplied with, the KV of each sequence as far as its rows look, and what they write.
     """
 
-    weights_s: float = 0.0  # multiplying with matrices
-    kv_s: float = 0.0  # writing keys and values, and attention over them
-    arithmetic_s: float = 0.0  # all else that kernels compute
-    cores_s: float = 0.0  # waiting for cores that other workers of the host have
+    # By `Phase` of kernels/cpu/phases.h; the kernels add to it, and nobody reads it during a pass.
+    phase_ns: Iterable[int] = (0, 0, 0, 0)
     weight_bytes: int = 0
     kv_bytes: int = 0
 
     @property
     def seconds(self) -> tuple[float, float, float, float]:
-        """The times, in the order of `PHASES`."""
-        return (self.weights_s, self.kv_s, self.arithmetic_s, self.cores_s)
+        """
+        The times: of matrices, KV, other arithmetic, waiting for cores.
+
+        KV is writing keys and values, and attention over them; cores are those that other workers
+        of the host have.
+        """
+        other, weights, kv, cores = (each * 1e-9 for each in self.phase_ns)
+        return (weights, kv, other, cores)

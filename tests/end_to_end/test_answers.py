@@ -24,7 +24,7 @@ _TALE = (
 )
 
 
-@pytest.mark.parametrize("route", ["remote", "local"])
+@pytest.mark.parametrize("route", ["remote", pytest.param("local", marks=pytest.mark.slow)])
 async def test_greedy_tokens_are_those_of_transformers(
     real_client: client.Client,
     real_prompts: list[prompts.Prompt],

@@ -90,6 +90,7 @@ async def test_an_echo_without_logprobs_is_text_alone_and_keeps_the_route(
     assert "prompt" not in plain
 
 
+@pytest.mark.slow
 async def test_logprobs_of_a_prompt_survive_a_preemption(
     start_stack: conftest.StartStack,
 ) -> None:

@@ -40,6 +40,7 @@ def running(start_stack: conftest.StartStack) -> stack.Stack:
     return start_stack(_ARGUMENTS, _SLOW)
 
 
+@pytest.mark.slow
 def test_a_killed_decode_worker_changes_no_character(running: stack.Stack) -> None:
     with Client(running.nats_url, timeout_s=60) as client:
         expected = client.generate(_PROMPT, max_tokens=90, ignore_eos=True, temperature=1.0, seed=5)

@@ -17,7 +17,7 @@ def held(stack: ServiceStack) -> dict[str, Sized | int]:
             parts = of_role(process.service._parts)
             found |= {f"{process.role}-{position}.{name}": each for name, each in parts.items()}
     for process in stack.living("draft"):
-        found["draft.sequences"] = process.service._proposer.num_sequences
+        found["draft.sequences"] = process.service._desk.num_sequences
     return {name: each for name, each in found.items() if each}
 
 

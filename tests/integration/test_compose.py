@@ -345,7 +345,7 @@ def _output(
 @pytest.mark.model
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("needs_namespaces", "packed_float32")
-@pytest.mark.parametrize("num_decode", [1, 3])
+@pytest.mark.parametrize("num_decode", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_composed_stack_becomes_healthy_and_answers(
     compose: Compose, nats_address: str, tmp_path: Path, num_decode: int
 ) -> None:
@@ -369,11 +369,13 @@ def test_the_composed_stack_becomes_healthy_and_answers(
     [
         # Nowhere to make the arena.
         (("kv", "prefill", "decode"), r"service_failed.*'/run/slipstream"),
-        (("prefill",), r"kv_manager_awaited.*/run/slipstream/arena/kv\.sock"),
-        pytest.param(
-            ("decode",),
-            r"kv_manager_awaited.*/run/slipstream/arena/kv\.sock",
-            marks=pytest.mark.slow,
+        *(
+            pytest.param(
+                (role,),
+                r"kv_manager_awaited.*/run/slipstream/arena/kv\.sock",
+                marks=pytest.mark.slow,
+            )
+            for role in ("prefill", "decode")
         ),
     ],
 )

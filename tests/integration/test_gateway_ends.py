@@ -156,6 +156,7 @@ async def test_a_reader_that_stops_is_cut_off_and_others_are_not_slowed(
     assert 0 == gateway.num_running
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_gets_all_of_its_text_in_fewer_chunks(serve: Serve) -> None:
     """Frames that found no room are asked for again; nothing is lost and nothing comes twice."""
     stack, http = await serve(gateway={"stream_buffer_bytes": 1024})
@@ -226,6 +227,7 @@ async def test_without_a_scheduler_it_is_503_and_not_ready(start: Any) -> None:
     assert (503, False, 200) == (ready.status_code, ready.json()["is_ready"], health.status_code)
 
 
+@pytest.mark.slow
 async def test_a_full_queue_is_429_with_a_time_to_try_again(serve: Serve, fake_slow: Any) -> None:
     _stack, http = await serve(
         every={"fake": fake_slow},

@@ -51,6 +51,7 @@ def sample_of(stack: ServiceStack) -> Sample | None:
     )
 
 
+@pytest.mark.slow
 async def test_blocks_hold_what_is_used_while_requests_wait_for_them(
     start: Start, client: Client, record_property: Callable[[str, Any], None]
 ) -> None:

@@ -45,6 +45,7 @@ def _check_sums(found: dict[str, Any]) -> None:  # Any: as above
     assert pytest.approx(1.0) == sum(found["token_shares"].values())
 
 
+@pytest.mark.slow
 async def test_under_a_load_all_services_tell_and_add_up(tmp_path: Path) -> None:
     status, found, said = await _profile(
         tmp_path,
@@ -66,6 +67,7 @@ async def test_under_a_load_all_services_tell_and_add_up(tmp_path: Path) -> None
     assert decode["weights"] == decode["kv"] == 0
 
 
+@pytest.mark.slow
 async def test_the_stack_of_a_command_is_found(tmp_path: Path) -> None:
     status, found, said = await _profile(
         tmp_path,

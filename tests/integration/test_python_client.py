@@ -170,6 +170,7 @@ async def test_a_scheduler_that_comes_late_answers(start: Start, client: AsyncCl
     assert 4 >= (await task).usage.num_output_tokens > 0
 
 
+@pytest.mark.slow
 async def test_without_a_scheduler_or_a_server_the_error_says_so(
     client: AsyncClient, own_nats_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

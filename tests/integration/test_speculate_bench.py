@@ -15,6 +15,7 @@ from tests.unit.cli.speculating_stack import NUM_TOKENS, SpeculatingStack, count
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
 
+@pytest.mark.slow
 async def test_a_running_stack_is_measured_cell_by_cell(
     start: Start, nats_server: Any, tmp_path: Path
 ) -> None:

@@ -31,7 +31,8 @@ def test_a_script_reads_one_snapshot(
     snapshot = json.loads(shown)
     in_words = ask(environment, "top", "--nats", url, "--once", "--interval", "0.2")
 
-    assert {"decode": 1, "draft": 1, "kv": 1, "prefill": 1, "scheduler": 1} == snapshot["services"]
+    roles = ("decode", "draft", "gateway", "kv", "prefill", "scheduler")
+    assert dict.fromkeys(roles, 1) == snapshot["services"]
     assert ["decode", "draft", "prefill"] == [each["role"] for each in snapshot["workers"]]
     assert {"ready"} == {each["state"] for each in snapshot["workers"]}
     (host,) = snapshot["hosts"]

@@ -68,6 +68,7 @@ async def test_b57_a_client_that_hangs_up_while_queued_is_never_served(
     await recipes.until(lean, "decode", 0, _GONE_S)
 
 
+@pytest.mark.slow
 async def test_b61_many_clients_leave_and_the_next_is_served(
     roomy_http: http_client.HttpClient, roomy: client.Client, roomy_stack: stack.Stack
 ) -> None:

@@ -129,6 +129,7 @@ def test_the_kernels_say_what_torch_says(made: Made, weight_format: str) -> None
     assert num_same >= (22 if weight_format == "float32" else 16), pairs
 
 
+@pytest.mark.slow
 def test_learning_makes_a_draft_agree(made: Made, answers: list[Answer]) -> None:
     target = Target.open(str(made.directory), made.cache_dir, "int8", report=ignore)
     learned_from, held_out = split_answers(answers)
