@@ -370,11 +370,7 @@ def test_the_composed_stack_becomes_healthy_and_answers(
         # Nowhere to make the arena.
         (("kv", "prefill", "decode"), r"service_failed.*'/run/slipstream"),
         *(
-            pytest.param(
-                (role,),
-                r"kv_manager_awaited.*/run/slipstream/arena/kv\.sock",
-                marks=pytest.mark.slow,
-            )
+            pytest.param((role,), r"kv_manager_awaited.*/arena/kv\.sock", marks=pytest.mark.slow)
             for role in ("prefill", "decode")
         ),
     ],
