@@ -114,6 +114,7 @@ def test_the_table_is_aligned_and_alone_on_stdout(
     assert "" == captured.err
 
 
+@pytest.mark.slow
 def test_figures_depend_on_no_threads(written: dict[str, Any], tmp_path: Path) -> None:
     """A file of one machine can be compared with one of another."""
     files = [tmp_path / "one.json", tmp_path / "three.json"]

@@ -292,6 +292,7 @@ async def test_b62_the_index_is_bounded_by_the_pool(start_stack: conftest.StartS
     assert 0 == running.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.usefixtures("packed_int8")
 async def test_b74_shared_prefixes_in_int8_beside_each_other(

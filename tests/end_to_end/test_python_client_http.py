@@ -52,6 +52,7 @@ def test_both_ways_lead_to_the_same_answer(clients: tuple[Client, Client]) -> No
         assert seed == other.seed
 
 
+@pytest.mark.slow
 def test_a_killed_decode_worker_changes_no_character(
     running: stack.Stack, clients: tuple[Client, Client]
 ) -> None:

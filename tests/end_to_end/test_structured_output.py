@@ -310,6 +310,7 @@ async def test_answers_are_the_same_when_blocks_run_out(
     assert 0 == running.stop()
 
 
+@pytest.mark.slow
 async def test_answers_go_on_when_their_decode_worker_is_killed(
     start_stack: conftest.StartStack,
 ) -> None:

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(150)]
 _FAKE = ("--engine", "fake", "--model", "fake", "--kv-memory", "16MiB")
 
 
+@pytest.mark.slow
 async def test_each_layer_of_the_services_is_left_out_and_no_token_changes(tmp_path: Path) -> None:
     path = tmp_path / "ablation.json"
     status, printed, said = await run_bench(

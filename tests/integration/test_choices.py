@@ -163,6 +163,7 @@ async def test_b81_choices_count_as_so_many_requests(start: Start, client: Clien
     await until_forgotten(stack)
 
 
+@pytest.mark.slow
 async def test_choices_that_can_never_fit_are_refused_once(start: Start, client: Client) -> None:
     stack = await start(kv={"num_blocks": 4})
     answer = await client.ask("Hello", n=3, max_tokens=1000)

@@ -81,6 +81,7 @@ async def test_b54_the_last_piece_of_a_stream_says_why_it_ended(
     assert found.pieces[0]["delta"]["content"]
 
 
+@pytest.mark.slow
 async def test_b54_the_end_of_the_context_is_a_length(
     roomy_http: http_client.HttpClient,
 ) -> None:
