@@ -99,16 +99,9 @@ class Handlers:
 
     async def detokenize(self, exchange: Exchange) -> Reply:
         """POST /detokenize."""
-        body = self._gateway.bodies.read(await self._body(exchange), DetokenizeBody)
-        self._check_model(body.model)
-        tokenizer = self._gateway.served.tokenizer
-        for position, token_id in enumerate(body.tokens):
-            if not 0 <= token_id < tokenizer.vocab_size:
-                raise invalid(
-                    f"tokens[{position}]",
-                    f"{token_id} is no token; ids lie in [0, {tokenizer.vocab_size - 1}]",
-                )
-        return Reply(Text(tokenizer.decode(body.tokens, skip_special_tokens=False)))
+        raw = await self._body(exchange)
+        is_short = len(raw) <= _MAX_INLINE_BYTES
+        return self._text(raw) if is_short else await asyncio.to_thread(self._text, raw)
 
     async def health(self, _exchange: Exchange) -> Reply:
         """GET /health: the gateway lives."""
@@ -123,6 +116,18 @@ class Handlers:
     async def version(self, _exchange: Exchange) -> Reply:
         """GET /version."""
         return Reply(Version(VERSION))
+
+    def _text(self, raw: bytes) -> Reply:
+        body = self._gateway.bodies.read(raw, DetokenizeBody)
+        self._check_model(body.model)
+        tokenizer = self._gateway.served.tokenizer
+        for position, token_id in enumerate(body.tokens):
+            if not 0 <= token_id < tokenizer.vocab_size:
+                raise invalid(
+                    f"tokens[{position}]",
+                    f"{token_id} is no token; ids lie in [0, {tokenizer.vocab_size - 1}]",
+                )
+        return Reply(Text(tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
     async def _body(self, exchange: Exchange) -> bytes:
         self._gateway.admit(exchange)

@@ -91,7 +91,9 @@ class ApiError(SlipstreamError):
 
 def invalid(param: str, message: str) -> ApiError:
     """Return the error of a field that can't be served as it stands."""
-    return ApiError("invalid_request", f"{param}: {message}" if param else message, param=param)
+    return ApiError(
+        "invalid_request", f"{param}: {message}" if param else message, param=param or None
+    )
 
 
 def api_error_of(error: SlipstreamError) -> ApiError:

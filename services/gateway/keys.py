@@ -25,8 +25,9 @@ class ApiKeys:
         if not self._tenants:
             return None
         given = authorization or ""
+        # Headers were read as latin-1, whatever bytes they are.
         is_bearer = given.lower().startswith(_SCHEME)
-        key = given[len(_SCHEME) :].strip().encode() if is_bearer else b""
+        key = given[len(_SCHEME) :].strip().encode("latin-1", "replace") if is_bearer else b""
         found = None
         for each, tenant in self._tenants.items():
             if hmac.compare_digest(each, key):

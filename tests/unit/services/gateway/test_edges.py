@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slipstream.services.gateway.errors import ApiError, api_error_of
+from slipstream.services.gateway.errors import ApiError, api_error_of, invalid
 from slipstream.services.gateway.exchange import Exchange
 from slipstream.services.gateway.keys import read_keys
 from slipstream.services.gateway.openapi import openapi_document
@@ -120,3 +120,16 @@ def test_every_reference_of_the_description_leads_somewhere() -> None:
     used = {part.partition('"')[0] for part in document.split('"#/components/schemas/')[1:]}
     assert used <= set(schemas)
     assert {"ChatBody", "ChatCompletion", "ErrorBody"} <= used
+
+
+def test_a_key_of_any_letters_is_known_by_its_bytes() -> None:
+    """Headers are read as latin-1, files as UTF-8."""
+    keys = read_keys(None, "schlüssel theirs")
+
+    assert "theirs" == keys.tenant_of("Bearer " + "schlüssel".encode().decode("latin-1"))
+    with pytest.raises(ApiError):
+        keys.tenant_of("Bearer schlussel")
+
+
+def test_an_error_of_no_field_names_none() -> None:
+    assert (None, "seed") == (invalid("", "no JSON").param, invalid("seed", "is bad").param)
