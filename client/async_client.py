@@ -128,7 +128,7 @@ def transport_of(url: str, api_key: str | None) -> Transport:
     scheme = url.partition("://")[0]
     if scheme in {"http", "https"}:
         # Imported here: a client over NATS needs no HTTP, and the other way round.
-        from slipstream.client.http_transport import HttpTransport  # noqa: PLC0415
+        from slipstream.client.http_transport import HttpTransport  # noqa: PLC0415 - as said
 
         return HttpTransport(url, api_key)
     if scheme not in {"nats", "tls"}:

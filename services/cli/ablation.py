@@ -16,7 +16,7 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.measure.load.samples import Sample
 from slipstream.shared.measure.pairs import is_first_first
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 
 _NUM_WARMUP_REQUESTS = 6  # a worker learns what its steps cost
 Report = Callable[[str], None]
@@ -87,7 +87,7 @@ class MeasuredStack:
                     f"{self.name}: a request was not answered in full "
                     f"({sample.error or 'the time was up'})"
                 )
-        moved = [span.total(names.METRIC_ENGINE_BYTES.name) for span in spans]
+        moved = [span.total(metric_names.ENGINE_BYTES.name) for span in spans]
         return Window(found.samples, sum(moved) or None)
 
 

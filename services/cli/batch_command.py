@@ -71,7 +71,7 @@ def batch(
 def _run(source: Path, target: Path, nats_url: str, limits: "BatchLimits") -> "Summary":
     from slipstream.services.cli.batch_input import InputFile  # noqa: PLC0415 - as above
     from slipstream.services.cli.batch_output import OutputFile  # noqa: PLC0415 - as above
-    from slipstream.services.cli.batch_progress import describe, progress_for  # noqa: PLC0415
+    from slipstream.services.cli.batch_progress import describe, progress_for  # noqa: PLC0415 - as above
     from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - as above
 
     requests = InputFile(source)

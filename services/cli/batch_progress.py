@@ -52,15 +52,15 @@ class _Lines:
 class _Bar:
     def __init__(self) -> None:
         # Imported here: --help and scripts need no bar.
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import (  # noqa: PLC0415
+        from rich.console import Console  # noqa: PLC0415 - as below
+        from rich.progress import (  # noqa: PLC0415 - slow to load, for a terminal only
             BarColumn,
             MofNCompleteColumn,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
         )
-        from rich.progress import Progress as RichProgress  # noqa: PLC0415
+        from rich.progress import Progress as RichProgress  # noqa: PLC0415 - as above
 
         self._bar = RichProgress(
             BarColumn(),

@@ -119,7 +119,7 @@ class _Talk:
     def _turn(self, session: "ChatSession", line: str) -> None:
         """Do what a line says. At a terminal the chat outlives what fails."""
         from slipstream.services.cli.chat_session import one_line  # noqa: PLC0415 - as above
-        from slipstream.services.cli.loop_thread import WorkCancelledError  # noqa: PLC0415
+        from slipstream.services.cli.loop_thread import WorkCancelledError  # noqa: PLC0415 - keeps --help quick
 
         try:
             said = self._commands.run(line)

@@ -53,7 +53,7 @@ class Terminal(Pipe):
 
     def __init__(self, commands: Sequence[str]) -> None:
         # Imported here: scripts need neither.
-        from rich.console import Console  # noqa: PLC0415
+        from rich.console import Console  # noqa: PLC0415 - slow to load
 
         self._console = Console()
         with contextlib.suppress(ImportError):  # not every Python has it

@@ -6,7 +6,7 @@ from typing import Any
 from slipstream.services.cli.text_table import right_aligned
 from slipstream.shared.client.counters import ProcessSpan
 from slipstream.shared.measure.estimate import describe_machine
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.worker.activities import ACTIVITIES
 
 Row = dict[str, Any]  # Any: text, numbers, and rows within rows
@@ -30,7 +30,7 @@ def activities_of(span: ProcessSpan) -> dict[str, float]:
     Workers of a model count them. The others do nothing but take and send messages, which takes as
     much time as they had a processor.
     """
-    counted = span.by_label(names.METRIC_ACTIVITY.name)
+    counted = span.by_label(metric_names.ACTIVITY.name)
     if counted:
         return {str(name): counted.get(name, 0.0) for name in ACTIVITIES}
     busy_s = min(span.cpu_s, span.seconds)
@@ -41,10 +41,10 @@ def token_activities(spans: Sequence[ProcessSpan]) -> dict[str, float]:
     """Return the seconds of all requests by what they went into, or were waited for."""
     found = _nothing()
     for span in spans:
-        for name, seconds in span.by_label(names.METRIC_REQUEST_ACTIVITY.name).items():
+        for name, seconds in span.by_label(metric_names.REQUEST_ACTIVITY.name).items():
             found[name] = found.get(name, 0.0) + seconds
         # In the scheduler's queue: those placed meanwhile.
-        found["waiting"] += span.counts.get(f"{names.METRIC_QUEUE_TIME.name} sum", 0.0)
+        found["waiting"] += span.counts.get(f"{metric_names.QUEUE_TIME.name} sum", 0.0)
     return found
 
 
@@ -54,7 +54,7 @@ def _nothing() -> dict[str, float]:
 
 def report_of(spans: Sequence[ProcessSpan]) -> Row:
     """Return what `--json` writes."""
-    num_tokens = sum(span.total(names.METRIC_OUTPUT_TOKENS.name) for span in spans)
+    num_tokens = sum(span.total(metric_names.OUTPUT_TOKENS.name) for span in spans)
     of_tokens = token_activities(spans)
     return {
         "machine": describe_machine(),
@@ -80,7 +80,7 @@ def _service(span: ProcessSpan) -> Row:
         "shares": _shares(activities, span.seconds),
         # Of the wall clock's time: what is named, whatever it is named.
         "accounted": sum(activities.values()) / span.seconds,
-        "output_tokens": span.total(names.METRIC_OUTPUT_TOKENS.name),
+        "output_tokens": span.total(metric_names.OUTPUT_TOKENS.name),
     }
 
 

@@ -12,7 +12,7 @@ from slipstream.services.cli.top_series import Recent, TallySeries
 from slipstream.services.cli.top_snapshot import HostRow, QueueRow, Snapshot, Times, WorkerRow
 from slipstream.shared.bus.discovery import Stats
 from slipstream.shared.messages.reports import EndedSequence, KvEvent, WorkerReport
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.worker.reporter import REPORT_S
 
 WINDOW_S = 10.0  # over which rates and shares are taken
@@ -73,7 +73,7 @@ class TopModel:
 
     def tick(self, now_s: float) -> None:
         """End an interval: the histories get their next value, and what is old is forgotten."""
-        self._tokens.append(self._sum_of_rates(names.METRIC_OUTPUT_TOKENS.name))
+        self._tokens.append(self._sum_of_rates(metric_names.OUTPUT_TOKENS.name))
         for times in (self._ttft, self._tpot):
             times.tick(now_s)
         while self._changes and self._changes[0][0] < now_s - WINDOW_S:
@@ -87,19 +87,19 @@ class TopModel:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """Return what is known now."""
-        draft_tokens = names.METRIC_DRAFT_TOKENS.name
+        draft_tokens = metric_names.DRAFT_TOKENS.name
         return Snapshot(
             services=dict(sorted(Counter(each.role for each in self._services.values()).items())),
             workers=self._worker_rows(now_s),
             queue=self._queue(),
             hosts=self._host_rows(now_s),
-            tokens_per_s=self._sum_of_rates(names.METRIC_OUTPUT_TOKENS.name),
+            tokens_per_s=self._sum_of_rates(metric_names.OUTPUT_TOKENS.name),
             tokens_history=list(self._tokens),
             ttft_ms=_times_of(self._ttft),
             tpot_ms=_times_of(self._tpot),
             draft_acceptance=self._share((draft_tokens, "accepted"), (draft_tokens, "tested")),
             cache_hits=self._share(
-                (names.METRIC_CACHED_TOKENS.name,), (names.METRIC_PROMPT_TOKENS.name,)
+                (metric_names.CACHED_TOKENS.name,), (metric_names.PROMPT_TOKENS.name,)
             ),
         )
 
@@ -121,7 +121,7 @@ class TopModel:
         report = seen.report
         service = self._services.get(report.worker_id)
         series = service.series if service is not None else TallySeries(WINDOW_S)
-        by_state = (names.METRIC_REQUESTS.name, report.role)
+        by_state = (metric_names.REQUESTS.name, report.role)
         state = "draining" if report.is_draining else "ready"
         return WorkerRow(
             worker_id=report.worker_id,
@@ -133,14 +133,14 @@ class TopModel:
             num_waiting=int(series.last(*by_state, "waiting")),
             num_prefilling=int(series.last(*by_state, "prefilling")),
             num_running=int(series.last(*by_state, "running")),
-            tokens_per_s=series.rate(names.METRIC_OUTPUT_TOKENS.name),
+            tokens_per_s=series.rate(metric_names.OUTPUT_TOKENS.name),
         )
 
     def _queue(self) -> QueueRow:
         schedulers = [each.series for each in self._all("scheduler")]
-        requests = (names.METRIC_REQUESTS.name, "scheduler")
-        age, submitted = names.METRIC_QUEUE_AGE.name, names.METRIC_SUBMISSIONS.name
-        refused = names.METRIC_REFUSED.name
+        requests = (metric_names.REQUESTS.name, "scheduler")
+        age, submitted = metric_names.QUEUE_AGE.name, metric_names.SUBMISSIONS.name
+        refused = metric_names.REFUSED.name
         return QueueRow(
             num_waiting=_sum(schedulers, *requests, "waiting"),
             num_prefilling=_sum(schedulers, *requests, "prefilling"),
@@ -164,8 +164,8 @@ class TopModel:
             rows.append(
                 HostRow(
                     host_id=host_id,
-                    num_blocks=int(series.last(names.METRIC_KV_POOL_BLOCKS.name)),
-                    blocks=series.numbers(names.METRIC_KV_BLOCKS.name),
+                    num_blocks=int(series.last(metric_names.KV_POOL_BLOCKS.name)),
+                    blocks=series.numbers(metric_names.KV_BLOCKS.name),
                     stored_per_s=stored,
                     removed_per_s=removed,
                 )

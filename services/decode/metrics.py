@@ -7,7 +7,7 @@ from typing import get_args
 from slipstream.services.decode.batch import Part
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.shared.messages.common import FinishReason, Timings, Usage
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter, Readings
 from slipstream.shared.worker.engine import EngineThread
 from slipstream.shared.worker.step_metrics import StepMetrics
@@ -21,15 +21,15 @@ class DecodeMetrics:
     def __init__(self, meter: Meter) -> None:
         self.steps = StepMetrics(meter)
         self._meter = meter
-        self._finished = meter.counter(names.METRIC_FINISHED)
-        self._failed = meter.counter(names.METRIC_FAILED)
-        self._prompt_tokens = meter.counter(names.METRIC_PROMPT_TOKENS)
-        self._cached_tokens = meter.counter(names.METRIC_CACHED_TOKENS)
-        self._output_tokens = meter.counter(names.METRIC_OUTPUT_TOKENS)
-        self._draft_tokens = meter.counter(names.METRIC_DRAFT_TOKENS)
-        self._preemptions = meter.counter(names.METRIC_PREEMPTIONS)
-        self._time_to_first_token = meter.histogram(names.METRIC_TIME_TO_FIRST_TOKEN)
-        self._time_per_output_token = meter.histogram(names.METRIC_TIME_PER_OUTPUT_TOKEN)
+        self._finished = meter.counter(metric_names.FINISHED)
+        self._failed = meter.counter(metric_names.FAILED)
+        self._prompt_tokens = meter.counter(metric_names.PROMPT_TOKENS)
+        self._cached_tokens = meter.counter(metric_names.CACHED_TOKENS)
+        self._output_tokens = meter.counter(metric_names.OUTPUT_TOKENS)
+        self._draft_tokens = meter.counter(metric_names.DRAFT_TOKENS)
+        self._preemptions = meter.counter(metric_names.PREEMPTIONS)
+        self._time_to_first_token = meter.histogram(metric_names.TIME_TO_FIRST_TOKEN)
+        self._time_per_output_token = meter.histogram(metric_names.TIME_PER_OUTPUT_TOKEN)
         # Known from the start: a rate needs the zero before the first.
         for reason in get_args(FinishReason):
             self._finished.add(reason, amount=0)
@@ -72,7 +72,7 @@ class DecodeMetrics:
         self, sequences: Callable[[], Iterable[DecodeSequence]], engine: EngineThread
     ) -> None:
         """Show the sequences that are held, by state, and the time of the engine."""
-        self._meter.watch(names.METRIC_REQUESTS, lambda: _requests(sequences()))
+        self._meter.watch(metric_names.REQUESTS, lambda: _requests(sequences()))
         self.steps.watch(engine)
 
 

@@ -61,6 +61,6 @@ def open_desk(config: DraftConfig) -> DraftDesk:
     if config.draft_kind == "ngram":
         return NgramDesk(Proposer(config.min_ngram, config.max_ngram, config.max_num_sequences))
     # Imported here: n-grams need neither numpy nor the kernels.
-    from slipstream.services.draft.model_desk import open_model_desk  # noqa: PLC0415
+    from slipstream.services.draft.model_desk import open_model_desk  # noqa: PLC0415 - needs numpy
 
     return open_model_desk(config)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from slipstream.shared.messages.draft import DraftTokens
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter
 
 
@@ -11,9 +11,9 @@ class DraftMetrics:
     """The tokens that it offers; what comes of them is counted where they are verified."""
 
     def __init__(self, meter: Meter, num_sequences: Callable[[], int]) -> None:
-        self._tokens = meter.counter(names.METRIC_DRAFT_TOKENS)
+        self._tokens = meter.counter(metric_names.DRAFT_TOKENS)
         self._tokens.add("offered", amount=0)
-        meter.watch(names.METRIC_REQUESTS, lambda: {("draft", "running"): num_sequences()})
+        meter.watch(metric_names.REQUESTS, lambda: {("draft", "running"): num_sequences()})
 
     def offered(self, answer: DraftTokens) -> None:
         """Count the tokens of an answer."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter
 
 
@@ -11,16 +11,16 @@ class GatewayMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._requests = meter.counter(names.METRIC_HTTP_REQUESTS)
-        self._disconnects = meter.counter(names.METRIC_HTTP_DISCONNECTS)
-        self._cut_off = meter.counter(names.METRIC_HTTP_CUT_OFF)
-        self._first_frames = meter.histogram(names.METRIC_HTTP_FIRST_FRAME)
-        self._first_bytes = meter.histogram(names.METRIC_HTTP_TIME_TO_FIRST_BYTE)
+        self._requests = meter.counter(metric_names.HTTP_REQUESTS)
+        self._disconnects = meter.counter(metric_names.HTTP_DISCONNECTS)
+        self._cut_off = meter.counter(metric_names.HTTP_CUT_OFF)
+        self._first_frames = meter.histogram(metric_names.HTTP_FIRST_FRAME)
+        self._first_bytes = meter.histogram(metric_names.HTTP_TIME_TO_FIRST_BYTE)
 
     def watch(self, num_running: Callable[[], int], num_dropped: Callable[[], int]) -> None:
         """Show numbers of their owners."""
-        self._meter.watch(names.METRIC_HTTP_RUNNING, lambda: {(): num_running()})
-        self._meter.watch(names.METRIC_HTTP_DROPPED_FRAMES, lambda: {(): num_dropped()})
+        self._meter.watch(metric_names.HTTP_RUNNING, lambda: {(): num_running()})
+        self._meter.watch(metric_names.HTTP_DROPPED_FRAMES, lambda: {(): num_dropped()})
 
     def answered(self, path: str, status: int) -> None:
         """Count an answer by its endpoint and status."""

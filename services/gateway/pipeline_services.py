@@ -8,7 +8,7 @@ from slipstream.services.gateway.pipeline_rates import Growth, Rate
 from slipstream.services.gateway.pipeline_views import ServiceView
 from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.reports import WorkerReport
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.tally_meter import number_at
 
 _SILENT_S = 4.0  # reports come three times a second, statistics are asked for once
@@ -52,7 +52,7 @@ class Services:
         if service is None:
             return
         service.figures = figures
-        metric = names.METRIC_DRAFT_TOKENS.name
+        metric = metric_names.DRAFT_TOKENS.name
         # A draft worker knows what it has offered, a decode worker what came in time.
         drafted = "offered" if role == "draft" else "proposed"
         service.drafted.read(number_at(figures, metric, drafted), now_s)
@@ -77,10 +77,10 @@ class Services:
 
 def _view(service: _Service, now_s: float) -> ServiceView:
     report, figures, role = service.report, service.figures, service.role
-    requests = names.METRIC_REQUESTS.name
+    requests = metric_names.REQUESTS.name
     num_held = len(report.held) if report is not None else 0
-    looked_up = number_at(figures, names.METRIC_KV_LOOKED_UP_TOKENS.name)
-    found = number_at(figures, names.METRIC_KV_CACHED_TOKENS.name)
+    looked_up = number_at(figures, metric_names.KV_LOOKED_UP_TOKENS.name)
+    found = number_at(figures, metric_names.KV_CACHED_TOKENS.name)
     return ServiceView(
         id=service.id,
         role=role,
@@ -101,4 +101,4 @@ def _view(service: _Service, now_s: float) -> ServiceView:
 
 def _num_running(role: Role, figures: Mapping[str, Any]) -> int:  # Any: see tally_meter.Tallies
     is_told = role == "draft"  # the others' reports list what they hold
-    return int(number_at(figures, names.METRIC_REQUESTS.name, role, "running")) if is_told else 0
+    return int(number_at(figures, metric_names.REQUESTS.name, role, "running")) if is_told else 0

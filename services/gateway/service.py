@@ -8,7 +8,7 @@ from slipstream.shared.bus.bus import Bus
 from slipstream.shared.config import GatewayConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import Role
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 from slipstream.shared.telemetry.tally_meter import BothMeters
@@ -78,5 +78,5 @@ class GatewayService:
     def _make_meter(self) -> PrometheusMeter:
         """Return a meter for /metrics of what is the gateway's own."""
         meter = PrometheusMeter()
-        meter.watch(names.METRIC_INFO, lambda: {(self.role, self.worker_id, VERSION): 1})
+        meter.watch(metric_names.INFO, lambda: {(self.role, self.worker_id, VERSION): 1})
         return meter

@@ -4,7 +4,7 @@ import time
 
 from slipstream.services.kv_manager.host import Host
 from slipstream.services.kv_manager.leases import LeaseBook
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter
 
 
@@ -13,24 +13,24 @@ def watch_host(meter: Meter, host: Host) -> None:
     watch_book(meter, host.book)
     tier = host.tier
     if tier is not None:
-        meter.watch(names.METRIC_KV_SPILLED_BLOCKS, lambda: {(): len(tier.spilled)})
-        meter.watch(names.METRIC_KV_RESTORED_BLOCKS, lambda: {(): tier.num_restored_blocks})
+        meter.watch(metric_names.KV_SPILLED_BLOCKS, lambda: {(): len(tier.spilled)})
+        meter.watch(metric_names.KV_RESTORED_BLOCKS, lambda: {(): tier.num_restored_blocks})
 
 
 def watch_book(meter: Meter, book: LeaseBook) -> None:
     """Have everything read from the books when somebody asks."""
     pool = book.pool
     meter.watch(
-        names.METRIC_KV_BLOCKS,
+        metric_names.KV_BLOCKS,
         lambda: {(state.value,): number for state, number in pool.counts().items()},
     )
-    meter.watch(names.METRIC_KV_RESERVED_BLOCKS, lambda: {(): pool.num_reserved})
-    meter.watch(names.METRIC_KV_POOL_BLOCKS, lambda: {(): pool.num_blocks})
+    meter.watch(metric_names.KV_RESERVED_BLOCKS, lambda: {(): pool.num_reserved})
+    meter.watch(metric_names.KV_POOL_BLOCKS, lambda: {(): pool.num_blocks})
     prefixes = book.prefixes
-    meter.watch(names.METRIC_KV_LOOKUPS, lambda: {(): prefixes.num_lookups})
-    meter.watch(names.METRIC_KV_LOOKED_UP_TOKENS, lambda: {(): prefixes.num_looked_up_tokens})
-    meter.watch(names.METRIC_KV_CACHED_TOKENS, lambda: {(): prefixes.num_cached_tokens})
-    meter.watch(names.METRIC_KV_EVICTED_BLOCKS, lambda: {(): prefixes.num_evicted_blocks})
-    meter.watch(names.METRIC_KV_LEASES, lambda: {(): len(book.table)})
-    meter.watch(names.METRIC_KV_LEASE_AGE, lambda: {(): book.table.oldest_s(time.monotonic())})
-    meter.watch(names.METRIC_LATE_COMPLETIONS, lambda: {(): book.num_late_messages})
+    meter.watch(metric_names.KV_LOOKUPS, lambda: {(): prefixes.num_lookups})
+    meter.watch(metric_names.KV_LOOKED_UP_TOKENS, lambda: {(): prefixes.num_looked_up_tokens})
+    meter.watch(metric_names.KV_CACHED_TOKENS, lambda: {(): prefixes.num_cached_tokens})
+    meter.watch(metric_names.KV_EVICTED_BLOCKS, lambda: {(): prefixes.num_evicted_blocks})
+    meter.watch(metric_names.KV_LEASES, lambda: {(): len(book.table)})
+    meter.watch(metric_names.KV_LEASE_AGE, lambda: {(): book.table.oldest_s(time.monotonic())})
+    meter.watch(metric_names.LATE_COMPLETIONS, lambda: {(): book.num_late_messages})

@@ -1,7 +1,7 @@
 """What a prefill worker shows. Endings are counted by who sends them: never this worker."""
 
 from slipstream.services.prefill.jobs import PrefillJobs
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter, Readings
 from slipstream.shared.worker.engine import EngineThread
 from slipstream.shared.worker.step_metrics import StepMetrics
@@ -16,7 +16,7 @@ class PrefillMetrics:
 
     def watch(self, jobs: PrefillJobs, engine: EngineThread) -> None:
         """Show the requests that wait for KV blocks and those that have them."""
-        self._meter.watch(names.METRIC_REQUESTS, lambda: _requests(jobs))
+        self._meter.watch(metric_names.REQUESTS, lambda: _requests(jobs))
         self.steps.watch(engine)
 
 

@@ -7,7 +7,7 @@ from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.ids import HostId
 from slipstream.shared.messages.common import Phase
 from slipstream.shared.scheduling.placed import Placement
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter, Readings
 
 _STATES: dict[Phase, str] = {"waiting": "waiting", "prefilling": "prefilling"}  # else running
@@ -18,12 +18,12 @@ class SchedulerMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._queue_time = meter.histogram(names.METRIC_QUEUE_TIME)
-        self._placements = meter.counter(names.METRIC_PLACEMENTS)
-        self._refused = meter.counter(names.METRIC_REFUSED)
-        self._failed = meter.counter(names.METRIC_FAILED)
-        self._late = meter.counter(names.METRIC_LATE_COMPLETIONS)
-        self._prefix_resyncs = meter.counter(names.METRIC_PREFIX_RESYNCS)
+        self._queue_time = meter.histogram(metric_names.QUEUE_TIME)
+        self._placements = meter.counter(metric_names.PLACEMENTS)
+        self._refused = meter.counter(metric_names.REFUSED)
+        self._failed = meter.counter(metric_names.FAILED)
+        self._late = meter.counter(metric_names.LATE_COMPLETIONS)
+        self._prefix_resyncs = meter.counter(metric_names.PREFIX_RESYNCS)
 
     def began(self, queue_s: float) -> None:
         """Count a request's first placement."""
@@ -52,14 +52,14 @@ class SchedulerMetrics:
     def watch_prefixes(self, num_blocks: Callable[[], Mapping[HostId, int]]) -> None:
         """Show how many blocks are known of each host."""
         self._meter.watch(
-            names.METRIC_KNOWN_BLOCKS,
+            metric_names.KNOWN_BLOCKS,
             lambda: {(host_id,): number for host_id, number in num_blocks().items()},
         )
 
     def watch(self, records: Callable[[], Iterable[RequestRecord]]) -> None:
         """Show the requests that are held, by state, and how long the oldest has waited."""
-        self._meter.watch(names.METRIC_REQUESTS, lambda: _requests(records()))
-        self._meter.watch(names.METRIC_QUEUE_AGE, lambda: _queue_age(records()))
+        self._meter.watch(metric_names.REQUESTS, lambda: _requests(records()))
+        self._meter.watch(metric_names.QUEUE_AGE, lambda: _queue_age(records()))
 
 
 def _requests(records: Iterable[RequestRecord]) -> Readings:

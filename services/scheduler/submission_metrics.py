@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from slipstream.shared.bus.durable import QueueCounts
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter, Readings
 
 
@@ -12,8 +12,8 @@ class SubmissionMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._redelivered = meter.counter(names.METRIC_REDELIVERED)
-        self._dead = meter.counter(names.METRIC_DEAD)
+        self._redelivered = meter.counter(metric_names.REDELIVERED)
+        self._dead = meter.counter(metric_names.DEAD)
 
     def redelivered(self) -> None:
         """Count a submission that had been taken before."""
@@ -30,4 +30,4 @@ class SubmissionMetrics:
             waiting, taken = counts()
             return {("waiting",): waiting, ("taken",): taken, ("in_hand",): num_in_hand()}
 
-        self._meter.watch(names.METRIC_SUBMISSIONS, read)
+        self._meter.watch(metric_names.SUBMISSIONS, read)

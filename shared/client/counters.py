@@ -12,7 +12,7 @@ from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.discovery import Stats
 from slipstream.shared.bus.subjects import DISCOVERY_STATS
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 
 # Nobody knows how many there are. An event loop that is busy answers between two of its steps.
 _ANSWERS_S = 0.5
@@ -122,7 +122,7 @@ def _span_between(early: ProcessCounters, late: ProcessCounters) -> ProcessSpan:
         worker_id=late.worker_id,
         role=late.role,
         pid=late.pid,
-        seconds=counts.get(names.METRIC_UPTIME.name, 0.0),
-        cpu_s=counts.get(names.METRIC_PROCESS_CPU.name, 0.0),
+        seconds=counts.get(metric_names.UPTIME.name, 0.0),
+        cpu_s=counts.get(metric_names.PROCESS_CPU.name, 0.0),
         counts=counts,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from slipstream.shared.telemetry.names import Metric
+from slipstream.shared.telemetry.metric_names import Metric
 
 # Values of a metric by the values of its labels, in the order that it names them.
 Readings = Mapping[tuple[str, ...], float]

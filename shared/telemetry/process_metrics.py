@@ -10,7 +10,7 @@ import structlog
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import Role
 from slipstream.shared.process_memory import swapped_bytes
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter, Readings
 from slipstream.shared.telemetry.metrics_endpoint import MetricsEndpoint
 from slipstream.shared.telemetry.tally_meter import BothMeters, TallyMeter
@@ -32,10 +32,10 @@ class ProcessMetrics:
         """Serve metrics on a port, 0 for a free one; None for none. Raises ConfigurationError."""
         tallies = TallyMeter()
         # The client library shows the processor's time by itself, so that it stands here alone.
-        tallies.watch(names.METRIC_PROCESS_CPU, lambda: {(): time.process_time()})
+        tallies.watch(metric_names.PROCESS_CPU, lambda: {(): time.process_time()})
         began_s = time.monotonic()
         uptime = partial(_read_uptime, began_s)
-        tallies.watch(names.METRIC_UPTIME, uptime)
+        tallies.watch(metric_names.UPTIME, uptime)
         if port is None:
             return cls(tallies, tallies)
         # Imported here: it takes two megabytes, which no other process shall hold.
@@ -45,9 +45,9 @@ class ProcessMetrics:
         )
 
         meter = PrometheusMeter()
-        meter.watch(names.METRIC_INFO, lambda: {(role, worker_id, VERSION): 1})
-        meter.watch(names.METRIC_PROCESS_SWAP, _read_swap)
-        meter.watch(names.METRIC_UPTIME, uptime)
+        meter.watch(metric_names.INFO, lambda: {(role, worker_id, VERSION): 1})
+        meter.watch(metric_names.PROCESS_SWAP, _read_swap)
+        meter.watch(metric_names.UPTIME, uptime)
         endpoint = await MetricsEndpoint.open(meter.render, CONTENT_TYPE, host, port)
         log.info("metrics_served", url=endpoint.url)
         return cls(BothMeters(tallies, meter), tallies, endpoint)

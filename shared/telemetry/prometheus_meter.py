@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from slipstream.shared.telemetry.meter import Counter, Histogram, Readings
-from slipstream.shared.telemetry.names import Metric
+from slipstream.shared.telemetry.metric_names import Metric
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
 

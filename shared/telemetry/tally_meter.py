@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slipstream.shared.telemetry.meter import Counter, Histogram, Meter, Readings
-from slipstream.shared.telemetry.names import Metric
+from slipstream.shared.telemetry.metric_names import Metric
 
 # By name; values of labels, in the order that the metric names them, are keys within.
 Tallies = dict[str, Any]  # Any: a number, or a dictionary as deep as there are labels

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from slipstream.shared.errors import NonFiniteLogitsError
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import Meter, Readings
 from slipstream.shared.worker.activities import Activity, ActivityClock
 from slipstream.shared.worker.engine import EngineThread
@@ -41,8 +41,8 @@ class StepMetrics:
         self.work = WorkClock()
         self.activities = ActivityClock()
         self._meter = meter
-        self._batch_size = meter.histogram(names.METRIC_BATCH_SIZE)
-        self._nonfinite_rows = meter.counter(names.METRIC_NONFINITE_ROWS)
+        self._batch_size = meter.histogram(metric_names.BATCH_SIZE)
+        self._nonfinite_rows = meter.counter(metric_names.NONFINITE_ROWS)
 
     def stepped(self, num_sequences: int) -> None:
         """Count a step."""
@@ -56,13 +56,13 @@ class StepMetrics:
     def watch(self, engine: EngineThread) -> None:
         """Show what the worker's time went into, and how long the engine had something to do."""
         activities = self.activities
-        self._meter.watch(names.METRIC_ENGINE_BUSY, lambda: {(): engine.busy_s})
-        self._meter.watch(names.METRIC_WORK_TIME, lambda: {(): self.work.seconds})
-        self._meter.watch(names.METRIC_ACTIVITY, lambda: _by_label(activities.seconds()))
+        self._meter.watch(metric_names.ENGINE_BUSY, lambda: {(): engine.busy_s})
+        self._meter.watch(metric_names.WORK_TIME, lambda: {(): self.work.seconds})
+        self._meter.watch(metric_names.ACTIVITY, lambda: _by_label(activities.seconds()))
         self._meter.watch(
-            names.METRIC_REQUEST_ACTIVITY, lambda: _by_label(activities.request_seconds())
+            metric_names.REQUEST_ACTIVITY, lambda: _by_label(activities.request_seconds())
         )
-        self._meter.watch(names.METRIC_ENGINE_BYTES, lambda: _bytes_of(engine))
+        self._meter.watch(metric_names.ENGINE_BYTES, lambda: _bytes_of(engine))
 
 
 def _by_label(seconds: Mapping[Activity, float]) -> Readings:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slipstream.services.scheduler.desk import Desk
+from slipstream.shared.config import FakeEngineConfig
 
 from .http_client import HttpClient, chat_body, data_of
 from .service_stack import OVER_HTTP, ServiceStack, is_idle, until, until_empty
@@ -366,8 +367,6 @@ def fake_slow() -> Any:
 
 
 def _cost(**costs: float) -> Any:
-    from slipstream.shared.config import FakeEngineConfig  # noqa: PLC0415
-
     return FakeEngineConfig(**{"row_us": 0.0, "context_token_ns": 0.0, **costs})
 
 

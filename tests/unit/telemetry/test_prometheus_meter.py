@@ -6,9 +6,9 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.meter import NullMeter
-from slipstream.shared.telemetry.names import METRICS, Metric
+from slipstream.shared.telemetry.metric_names import METRICS, Metric
 from slipstream.shared.telemetry.process_metrics import ProcessMetrics
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 from slipstream.shared.telemetry.tally_meter import TallyMeter
@@ -45,20 +45,20 @@ def test_no_two_metrics_share_a_name() -> None:
 def test_times_are_told_apart_from_half_a_millisecond_on_at_least() -> None:
     for metric in METRICS:
         if metric.kind == "histogram" and metric.unit == "seconds":
-            is_short = metric is names.METRIC_HTTP_FIRST_FRAME
+            is_short = metric is metric_names.HTTP_FIRST_FRAME
             assert (0.0001 if is_short else 0.0005) == metric.buckets[0]
             assert metric.buckets[-1] >= (1 if is_short else 60)
 
 
 def test_what_is_counted_is_read_by_the_librarys_parser() -> None:
     meter = PrometheusMeter()
-    meter.counter(names.METRIC_PREEMPTIONS).add()
-    refused = meter.counter(names.METRIC_REFUSED)
+    meter.counter(metric_names.PREEMPTIONS).add()
+    refused = meter.counter(metric_names.REFUSED)
     refused.add('a "quoted"\nreason')
     refused.add("other", amount=0)
-    meter.histogram(names.METRIC_BATCH_SIZE).record(5)
-    meter.watch(names.METRIC_KV_BLOCKS, lambda: {("free",): 7, ("leased",): 0})
-    meter.watch(names.METRIC_WORK_TIME, lambda: {(): 1.5})
+    meter.histogram(metric_names.BATCH_SIZE).record(5)
+    meter.watch(metric_names.KV_BLOCKS, lambda: {("free",): 7, ("leased",): 0})
+    meter.watch(metric_names.WORK_TIME, lambda: {(): 1.5})
     families = {
         family.name: family for family in text_string_to_metric_families(meter.render().decode())
     }
@@ -92,8 +92,8 @@ def test_what_is_counted_is_read_by_the_librarys_parser() -> None:
 
 def test_each_process_has_a_registry_of_its_own() -> None:
     first, second = PrometheusMeter(), PrometheusMeter()
-    first.counter(names.METRIC_PREEMPTIONS).add()
-    second.counter(names.METRIC_PREEMPTIONS)
+    first.counter(metric_names.PREEMPTIONS).add()
+    second.counter(metric_names.PREEMPTIONS)
 
     assert 1 == first.registry.get_sample_value("slipstream_preemptions_total")
     assert 0 == second.registry.get_sample_value("slipstream_preemptions_total")
@@ -102,9 +102,9 @@ def test_each_process_has_a_registry_of_its_own() -> None:
 
 def test_a_meter_that_nobody_reads_takes_everything() -> None:
     meter = NullMeter()
-    meter.counter(names.METRIC_REFUSED).add("reason", amount=2)
-    meter.histogram(names.METRIC_BATCH_SIZE).record(1)
-    meter.watch(names.METRIC_KV_LEASES, lambda: pytest.fail("nobody asked"))
+    meter.counter(metric_names.REFUSED).add("reason", amount=2)
+    meter.histogram(metric_names.BATCH_SIZE).record(1)
+    meter.watch(metric_names.KV_LEASES, lambda: pytest.fail("nobody asked"))
 
 
 async def test_a_process_shows_who_it_is_and_its_memory() -> None:

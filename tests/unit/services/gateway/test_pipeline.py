@@ -11,7 +11,7 @@ from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.common import Accepted, Phase, Role, Timings, Usage
 from slipstream.shared.messages.generate import Finished
 from slipstream.shared.messages.reports import EndedSequence, HeldSequence, WorkerReport
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 
 ID = RequestId("abcdefghijklmnopqrstuvwx")
 USAGE = Usage(
@@ -268,9 +268,9 @@ def test_speed_is_that_of_the_last_two_seconds(watched: Watched) -> None:
 
 def test_services_show_what_they_count(watched: Watched) -> None:
     def draft(number: int, accepted: int) -> dict[str, object]:
-        return {names.METRIC_DRAFT_TOKENS.name: {"proposed": number, "accepted": accepted}}
+        return {metric_names.DRAFT_TOKENS.name: {"proposed": number, "accepted": accepted}}
 
-    waiting = {names.METRIC_REQUESTS.name: {"scheduler": {"waiting": 7}}}
+    waiting = {metric_names.REQUESTS.name: {"scheduler": {"waiting": 7}}}
     watched.at(0).pipeline.figures("scheduler-1", "scheduler", waiting, watched.now_s)
     watched.pipeline.figures("decode-1", "decode", draft(100, 50), watched.now_s)
     watched.at(1000).pipeline.figures("decode-1", "decode", draft(140, 60), watched.now_s)

@@ -9,7 +9,7 @@ from slipstream.shared.bus.durable import BODY_DIGEST
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.submission import result_key
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 
 from .scheduler_samples import until
 from .submission_office import SubmissionOffice, completion
@@ -158,7 +158,7 @@ async def test_what_is_invalid_ends_at_once_as_a_dead_letter(office: SubmissionO
         letter.message,
     )
     assert 1 == office.meter.registry.get_sample_value(
-        names.METRIC_DEAD.name, {"reason": "invalid_request"}
+        metric_names.DEAD.name, {"reason": "invalid_request"}
     )
 
 
@@ -173,7 +173,7 @@ async def test_what_may_pass_is_put_back_for_longer_each_time(office: Submission
     assert [1, 2] == message.delays_s
     assert completion() == office.ending("seq-1")
     assert [] == office.letters
-    assert 2 == office.meter.registry.get_sample_value(names.METRIC_REDELIVERED.name)
+    assert 2 == office.meter.registry.get_sample_value(metric_names.REDELIVERED.name)
 
 
 async def test_what_never_passes_ends_as_a_dead_letter(office: SubmissionOffice) -> None:

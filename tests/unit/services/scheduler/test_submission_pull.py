@@ -15,7 +15,7 @@ from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.bus.subjects import SUBMIT
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.scheduling.door import TooLate
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 
 from .scheduler_samples import make_config, until
@@ -49,7 +49,7 @@ class Entrance:
 
     def metric(self, state: str) -> float | None:
         labels = {"state": state}
-        return self.meter.registry.get_sample_value(names.METRIC_SUBMISSIONS.name, labels)
+        return self.meter.registry.get_sample_value(metric_names.SUBMISSIONS.name, labels)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from slipstream.shared.bus.memory_bus import MemoryBroker, MemoryBus
 from slipstream.shared.bus.subjects import REPORT
 from slipstream.shared.client.counters import ProcessCounters, ask_counters, spans_between
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry import metric_names
 from slipstream.shared.telemetry.tally_meter import TallyMeter
 
 _UPTIME, _CPU = "slipstream_uptime_seconds", "process_cpu_seconds_total"
@@ -38,9 +38,9 @@ def counters(name: str, at_s: float, cpu_s: float, **counts: float) -> ProcessCo
 async def test_every_process_answers_for_itself() -> None:
     broker = MemoryBroker()
     meter = TallyMeter()
-    meter.counter(names.METRIC_DRAFT_TOKENS).add("accepted", amount=3)
-    meter.counter(names.METRIC_OUTPUT_TOKENS).add(amount=2)
-    meter.histogram(names.METRIC_QUEUE_TIME).record(0.5)
+    meter.counter(metric_names.DRAFT_TOKENS).add("accepted", amount=3)
+    meter.counter(metric_names.OUTPUT_TOKENS).add(amount=2)
+    meter.histogram(metric_names.QUEUE_TIME).record(0.5)
     await start(MemoryBus(broker), "kv", {})
     await start(MemoryBus(broker), "decode", meter.read())
 
