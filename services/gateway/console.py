@@ -10,11 +10,12 @@ import structlog
 from starlette.routing import BaseRoute, Route
 
 from slipstream.services.gateway.chunks import DONE
-from slipstream.services.gateway.errors import CLIENT_CLOSED, ApiError, api_error_of
+from slipstream.services.gateway.errors import ApiError, api_error_of
 from slipstream.services.gateway.exchange import CutOffError, Exchange, Receive, Scope, Send
 from slipstream.services.gateway.gateway import Gateway
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.lifecycle import cancel_all
+from slipstream.shared.openai.statuses import CLIENT_CLOSED
 
 log = structlog.get_logger()
 

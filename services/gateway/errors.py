@@ -1,6 +1,5 @@
 """What goes wrong, as OpenAI's clients expect to be told: a status and a body of one shape."""
 
-from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -9,35 +8,8 @@ from slipstream.services.gateway.shapes import ErrorBody, ErrorDetail
 from slipstream.shared.client.request_stream import RequestFailedError
 from slipstream.shared.errors import InvalidRequestError, OverloadedError, SlipstreamError
 from slipstream.shared.messages.common import Failed
+from slipstream.shared.openai.statuses import status_of, type_of
 
-CLIENT_CLOSED = 499  # nobody is left to read it: it stands in logs and metrics
-_STATUSES: Mapping[str, int] = {
-    "invalid_request": 400,
-    "context_length_exceeded": 400,
-    "constraint_failed": 400,
-    "kv_too_large": 400,
-    "invalid_api_key": 401,
-    "model_not_found": 404,
-    "unknown_route": 404,
-    "method_not_allowed": 405,
-    "body_timeout": 408,
-    "unsupported_media_type": 400,
-    "conflict": 409,
-    "message_too_large": 413,
-    "overloaded": 429,
-    "cancelled": CLIENT_CLOSED,
-    "no_workers": 503,
-    "no_responders": 503,
-    "disconnected": 503,
-    "draining": 503,
-    "lost": 503,
-    "lease_lost": 503,
-    "incomplete_stream": 503,
-    "deadline_exceeded": 504,
-    "no_answer": 504,
-}
-# Of codes that say what a worker or a KV manager refused, after every attempt has failed.
-_OF_SERVICES = ("worker_", "kv_", "decode_")
 _RETRY_MS = 1000  # where nobody said when it may go again
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _encoder = msgspec.json.Encoder()
@@ -63,8 +35,7 @@ class ApiError(SlipstreamError):
     @property
     def status(self) -> int:
         """The HTTP status."""
-        default = 503 if self.code.startswith(_OF_SERVICES) else 500
-        return _STATUSES.get(self.code, default)
+        return status_of(self.code)
 
     @property
     def body(self) -> bytes:
@@ -73,7 +44,7 @@ class ApiError(SlipstreamError):
             ErrorBody(
                 ErrorDetail(
                     message=self.message,
-                    type=_type_of(self.status),
+                    type=type_of(self.status),
                     param=self.param,
                     code=self.code,
                 )
@@ -119,10 +90,3 @@ def _of_failed(failed: Failed) -> ApiError:
         param=failed.field,
         retry_after_ms=failed.retry_after_ms,
     )
-
-
-def _type_of(status: int) -> str:
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return "rate_limit_error"
-    is_server = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return "server_error" if is_server else "invalid_request_error"

@@ -8,7 +8,7 @@ from contextlib import suppress
 import structlog
 
 from slipstream.services.gateway.chunks import error_events
-from slipstream.services.gateway.errors import CLIENT_CLOSED, ApiError, api_error_of
+from slipstream.services.gateway.errors import ApiError, api_error_of
 from slipstream.services.gateway.exchange import CutOffError, Exchange, Receive, Scope, Send
 from slipstream.services.gateway.gateway import Gateway
 from slipstream.services.gateway.generation import Generation
@@ -21,6 +21,7 @@ from slipstream.services.gateway.spans import (
 )
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.lifecycle import cancel_all
+from slipstream.shared.openai.statuses import CLIENT_CLOSED
 from slipstream.shared.telemetry.spans import Span
 
 log = structlog.get_logger()

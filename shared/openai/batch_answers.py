@@ -7,26 +7,10 @@ from slipstream.shared.messages.common import Failed, Usage
 from slipstream.shared.messages.generate import Choice, Completion
 from slipstream.shared.messages.sampling import TokenLogprobs
 from slipstream.shared.openai.batch_requests import CHAT, Endpoint
+from slipstream.shared.openai.statuses import status_of, type_of
 
 # Any: JSON of every shape
 Json = dict[str, Any]
-
-_STATUS = {
-    "invalid_request": 400,
-    "context_length_exceeded": 400,
-    "constraint_failed": 400,
-    "model_not_found": 404,
-    "conflict": 409,
-    "message_too_large": 413,
-    "kv_too_large": 400,
-    "overloaded": 429,
-    "draining": 503,
-    "no_workers": 503,
-    "deadline_exceeded": 504,
-    "expired": 504,
-}
-_FIRST_SERVER_ERROR = 500
-_TYPES = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 def answer_body(endpoint: Endpoint, completion: Completion, created: int) -> Json:
@@ -47,37 +31,31 @@ def answer_body(endpoint: Endpoint, completion: Completion, created: int) -> Jso
 
 def usage_body(usage: Usage) -> Json:
     """Return the counts of tokens."""
+    num_accepted = usage.num_accepted_tokens
     return {
         "prompt_tokens": usage.num_prompt_tokens,
         "completion_tokens": usage.num_output_tokens,
         "total_tokens": usage.num_prompt_tokens + usage.num_output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
         "completion_tokens_details": {
-            "accepted_prediction_tokens": usage.num_accepted_tokens,
-            "rejected_prediction_tokens": usage.num_tested_tokens - usage.num_accepted_tokens,
+            "accepted_prediction_tokens": num_accepted,
+            "rejected_prediction_tokens": max(
+                0, usage.num_tested_tokens - usage.num_accepted_tokens
+            ),
         },
     }
 
 
 def error_body(failed: Failed) -> Json:
     """Return the body of an error."""
-    status = status_of(failed)
-    kind = _TYPES.get(
-        status, "invalid_request_error" if status < _FIRST_SERVER_ERROR else "server_error"
-    )
     return {
         "error": {
             "message": failed.message,
-            "type": kind,
+            "type": type_of(status_of(failed.code)),
             "param": failed.field,
             "code": failed.code,
         }
     }
-
-
-def status_of(failed: Failed) -> int:
-    """Return the status that HTTP would have for an error."""
-    return _STATUS.get(failed.code, _FIRST_SERVER_ERROR)
 
 
 def _chat_choice(choice: Choice) -> Json:

@@ -13,8 +13,9 @@ import msgspec
 from slipstream.shared.errors import InvalidRequestError
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion, GenerateRequest
-from slipstream.shared.openai.batch_answers import Json, answer_body, error_body, status_of
+from slipstream.shared.openai.batch_answers import Json, answer_body, error_body
 from slipstream.shared.openai.batch_requests import ENDPOINTS, Endpoint, request_of
+from slipstream.shared.openai.statuses import status_of
 
 OK = 200
 _MAX_ID_CHARACTERS = 512
@@ -119,7 +120,7 @@ def answer_row(
 
 def failed_row(row_id: str, custom_id: str | None, failed: Failed) -> Row:
     """Return the row of a line that ended with an error of the service."""
-    status, request_id = status_of(failed), failed.request_id or row_id
+    status, request_id = status_of(failed.code), failed.request_id or row_id
     return Row(row_id, custom_id, _response(status, request_id, error_body(failed)), None)
 
 

@@ -7,7 +7,8 @@ from slipstream.shared.messages.common import Failed, Timings, Usage
 from slipstream.shared.messages.generate import Choice, Completion
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import TokenLogprobs
-from slipstream.shared.openai.batch_answers import answer_body, error_body, status_of
+from slipstream.shared.openai.batch_answers import answer_body, error_body
+from slipstream.shared.openai.statuses import status_of
 
 LOGPROBS = [TokenLogprobs(7, -0.5, [7, 8], [-0.5, -2.0])]
 
@@ -92,18 +93,18 @@ def test_logprobs_name_tokens_by_their_ids() -> None:
     ("code", "status", "kind"),
     [
         ("invalid_request", 400, "invalid_request_error"),
-        ("model_not_found", 404, "not_found_error"),
+        ("model_not_found", 404, "invalid_request_error"),
         ("message_too_large", 413, "invalid_request_error"),
         ("overloaded", 429, "rate_limit_error"),
         ("no_workers", 503, "server_error"),
         ("deadline_exceeded", 504, "server_error"),
-        ("worker_lost", 500, "server_error"),
+        ("worker_lost", 503, "server_error"),
     ],
 )
 def test_an_error_has_the_status_of_its_code(code: str, status: int, kind: str) -> None:
     failed = Failed(code=code, message="why", field="top_p")
 
-    assert status == status_of(failed)
+    assert status == status_of(failed.code)
     assert {"message": "why", "type": kind, "param": "top_p", "code": code} == error_body(failed)[
         "error"
     ]
