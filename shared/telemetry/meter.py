@@ -34,28 +34,3 @@ class Meter(Protocol):
 
     def watch(self, metric: Metric, read: Callable[[], Readings], /) -> None:
         """Have a gauge or a counter read from who owns the number, when somebody asks."""
-
-
-class _Nothing:
-    """An instrument that nobody reads."""
-
-    def add(self, *labels: str, amount: float = 1) -> None:
-        """Forget it."""
-
-    def record(self, value: float) -> None:
-        """Forget it."""
-
-
-class NullMeter:
-    """The meter of a process without an endpoint."""
-
-    def counter(self, _metric: Metric, /) -> Counter:
-        """Return what counts nothing."""
-        return _Nothing()
-
-    def histogram(self, _metric: Metric, /) -> Histogram:
-        """Return what counts nothing."""
-        return _Nothing()
-
-    def watch(self, _metric: Metric, _read: Callable[[], Readings], /) -> None:
-        """Read nothing, ever."""

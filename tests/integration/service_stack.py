@@ -35,7 +35,7 @@ from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Cancel, Cancelled, Completion, Finished, TokenFrame
 from slipstream.shared.messages.kv import Audit, Audited
 from slipstream.shared.model.fake_runner import EOS_TOKEN_ID, next_token_id
-from slipstream.shared.telemetry.meter import NullMeter
+from slipstream.shared.telemetry.tally_meter import TallyMeter
 from slipstream.shared.telemetry.tracing import Tracer
 
 # Any: the services' common protocol leaves out what tests look at.
@@ -107,7 +107,7 @@ class ServiceStack:
         worker_id = new_worker_id(role)
         bus = await NatsBus.connect(self._nats_url, worker_id)
         before = asyncio.all_tasks()
-        service = make(config_class(**options), bus, Tracer(), worker_id, NullMeter())
+        service = make(config_class(**options), bus, Tracer(), worker_id, TallyMeter())
         await service.start()
         waiting = asyncio.create_task(service.wait())
         buses = [bus]

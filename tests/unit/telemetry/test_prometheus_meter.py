@@ -7,7 +7,6 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from slipstream.shared.telemetry import metric_names
-from slipstream.shared.telemetry.meter import NullMeter
 from slipstream.shared.telemetry.metric_names import METRICS, Metric
 from slipstream.shared.telemetry.process_metrics import ProcessMetrics
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
@@ -98,13 +97,6 @@ def test_each_process_has_a_registry_of_its_own() -> None:
     assert 1 == first.registry.get_sample_value("slipstream_preemptions_total")
     assert 0 == second.registry.get_sample_value("slipstream_preemptions_total")
     assert not [each for each in REGISTRY.collect() if each.name.startswith("slipstream")]
-
-
-def test_a_meter_that_nobody_reads_takes_everything() -> None:
-    meter = NullMeter()
-    meter.counter(metric_names.REFUSED).add("reason", amount=2)
-    meter.histogram(metric_names.BATCH_SIZE).record(1)
-    meter.watch(metric_names.KV_LEASES, lambda: pytest.fail("nobody asked"))
 
 
 async def test_a_process_shows_who_it_is_and_its_memory() -> None:
