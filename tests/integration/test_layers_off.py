@@ -8,7 +8,7 @@ import pytest
 from slipstream.shared.config import DecodeConfig, FakeEngineConfig
 from slipstream.shared.errors import ConfigurationError
 from tests.integration.conftest import Start
-from tests.integration.service_stack import NUM_BLOCKS, Client, oracle
+from tests.integration.service_stack import NUM_BLOCKS, Client, ServiceStack, oracle, until
 
 pytestmark = pytest.mark.nats
 
@@ -24,7 +24,7 @@ def _request(first: int, num_prompt: int, num_output: int) -> dict[str, Any]:  #
     }
 
 
-async def _order_of_endings(client: Client) -> list[str]:
+async def _order_of_endings(stack: ServiceStack, client: Client) -> list[str]:
     """Ask for a long answer, and for a short one while it is made; return which ended first."""
     ended: list[str] = []
 
@@ -36,7 +36,8 @@ async def _order_of_endings(client: Client) -> list[str]:
         ended.append(name)
 
     long = asyncio.create_task(ask("long", 1, 400))
-    await asyncio.sleep(0.2)
+    runner = stack.one("decode")._parts.host.engine.runner
+    await until(lambda: runner.num_forwards > 1)
     await ask("short", 2, 5)
     await long
     return ended
@@ -48,9 +49,11 @@ async def _order_of_endings(client: Client) -> list[str]:
 async def test_a_static_batch_ends_before_the_next_begins(
     start: Start, client: Client, *, is_continuous: bool, expected: list[str]
 ) -> None:
-    await start(*_ROLES, decode={"is_batching_continuously": is_continuous})
+    slowly = FakeEngineConfig(step_ms=2)
+    options = {"is_batching_continuously": is_continuous, "fake": slowly}
+    stack = await start(*_ROLES, decode=options)
 
-    assert expected == await _order_of_endings(client)
+    assert expected == await _order_of_endings(stack, client)
 
 
 async def test_a_static_batch_takes_all_that_waited(start: Start, client: Client) -> None:
@@ -66,8 +69,8 @@ async def test_a_static_batch_takes_all_that_waited(start: Start, client: Client
         },
     )
     first = asyncio.create_task(client.ask("", **_request(1, 20, 300)))
-    await asyncio.sleep(0.2)
     runner = stack.one("decode")._parts.host.engine.runner
+    await until(lambda: runner.num_forwards > 1)
     answers = await asyncio.gather(*(client.ask("", **_request(10 + i, 60, 100)) for i in range(6)))
     await first
 
