@@ -5,10 +5,11 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import call
-from slipstream.shared.bus.subjects import CANCEL, GENERATE
+from slipstream.shared.bus.subjects import CANCEL, GENERATE, last_token
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import RequestId
@@ -16,11 +17,18 @@ from slipstream.shared.measure.load.arrivals import Arrival, Arrivals
 from slipstream.shared.measure.load.load import Load
 from slipstream.shared.measure.load.requests import PlannedRequest
 from slipstream.shared.measure.load.samples import LoadRun, Sample
-from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode, is_array
+from slipstream.shared.messages.codec import (
+    ClientAnswer,
+    decode_batch,
+    decoder_of,
+    encode,
+    is_array,
+)
 from slipstream.shared.messages.common import Accepted, Failed
 from slipstream.shared.messages.generate import Cancel, Finished, GenerateRequest, TokenFrame
 
 _CANCEL_S = 1.0
+_BATCHES = "batches"  # requests have numbers for names
 _CLEAN_S = 5.0  # what the endings of cancelled requests may take
 
 
@@ -28,8 +36,9 @@ class LoadClient:
     """
     Runs loads through a stack, one after another.
 
-    One subscription serves all requests of a run. Frames are kept as they come, and decoded when
-    the run is over: what the client computes meanwhile it takes away from what it measures.
+    One subscription serves all requests of a run, and frames of a step come together, as to the
+    gateway and the client library. They are kept as they come, and decoded when the run is over:
+    what the client computes meanwhile it takes away from what it measures.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -59,6 +68,7 @@ class _Run:
         self._samples: dict[int, Sample] = {}
         self._in_flight: set[int] = set()
         self._frames: dict[int, list[tuple[float, bytes]]] = defaultdict(list)
+        self._batches: list[tuple[float, bytes]] = []
         self._request_ids: dict[int, RequestId] = {}
         self._changed = asyncio.Event()
         self._cpu: list[tuple[float, float]] = []  # time and CPU seconds at the window's edges
@@ -95,7 +105,11 @@ class _Run:
 
     def result(self) -> LoadRun:
         """Decode the frames and return what was seen."""
+        for at_s, batch in self._batches:
+            for each in decode_batch(batch):
+                self._frames[int(each.box)].append((at_s, bytes(each.frame)))
         for number, frames in self._frames.items():
+            frames.sort(key=itemgetter(0))
             sample = self._samples[number]
             sample.arrivals, sample.token_ids = _arrivals_of(frames)
         share = 0.0
@@ -108,7 +122,11 @@ class _Run:
     async def take(self, incoming: Incoming) -> None:
         """Note what came; only endings are looked at now."""
         now_s = self._now_s()
-        number = int(incoming.subject.rpartition(".")[2])
+        name = last_token(incoming.subject)
+        if name == _BATCHES:
+            self._batches.append((now_s, incoming.payload))
+            return
+        number = int(name)
         if number not in self._in_flight:
             return
         if incoming.is_no_responders:
@@ -154,6 +172,7 @@ class _Run:
         return GenerateRequest(
             prompt_token_ids=request.token_ids,
             stream=True,
+            batch_inbox=f"{self.inbox}.{_BATCHES}",
             temperature=request.temperature,
             seed=request.seed,
             ignore_eos=True,

@@ -10,12 +10,12 @@ import pytest
 from slipstream.services.cli.serve_bench_client import LoadClient
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.memory_bus import MemoryBroker, MemoryBus
-from slipstream.shared.bus.subjects import CANCEL, GENERATE
+from slipstream.shared.bus.subjects import CANCEL, GENERATE, last_token
 from slipstream.shared.ids import RequestId
 from slipstream.shared.measure.load.arrivals import Arrivals, ScheduledArrivals, StreamArrivals
 from slipstream.shared.measure.load.load import Load
 from slipstream.shared.measure.load.requests import PlannedRequest
-from slipstream.shared.messages.codec import decode_request, decoder_of, encode
+from slipstream.shared.messages.codec import decode_request, decoder_of, encode, encode_batch
 from slipstream.shared.messages.common import Accepted, Failed, Timings, Usage
 from slipstream.shared.messages.generate import (
     Cancel,
@@ -38,6 +38,7 @@ class Service:
         self.gap_s = 0.0
         self.failure: Failed | None = None
         self.is_silent = False
+        self.is_batching = False
         self._replies: dict[RequestId, str] = {}
 
     async def start(self) -> None:
@@ -58,11 +59,19 @@ class Service:
             return
         for index in range(request.max_tokens or 0):
             await asyncio.sleep(self.gap_s)
-            await self.bus.publish(incoming.reply, encode(self._frame(request_id, index)))
+            await self._send(incoming.reply, request, encode(self._frame(request_id, index)))
         # What another attempt says again, and a keep-alive: neither is a token.
         await self.bus.publish(incoming.reply, encode(self._frame(request_id, 0)))
         await self.bus.publish(incoming.reply, encode(self._frame(request_id, 0, 0)))
         await self._finish(request_id, request.max_tokens or 0)
+
+    async def _send(self, reply: str, request: GenerateRequest, frame: bytes) -> None:
+        if not self.is_batching:
+            await self.bus.publish(reply, frame)
+            return
+        assert request.batch_inbox is not None
+        batch = encode_batch([(last_token(reply), frame)])
+        await self.bus.publish(request.batch_inbox, batch)
 
     async def _cancel(self, incoming: Incoming) -> None:
         message: Cancel = decoder_of(Cancel).decode(incoming.payload)
@@ -135,6 +144,16 @@ async def test_every_request_is_sent_as_planned_and_answered(
         assert sample.is_served
         assert [1, 1, 1] == [num_tokens for _, num_tokens in sample.arrivals]
         assert (7.0, 1) == (sample.queue_ms, sample.num_cached_tokens)
+
+
+async def test_frames_that_come_in_a_batch_count_as_others(
+    service: Service, client: LoadClient
+) -> None:
+    service.is_batching = True
+    run = await client.run(_load(ScheduledArrivals([0.0, 0.0])), "salt")
+
+    assert [[5, 5, 5]] * 2 == [each.token_ids for each in run.samples]
+    assert [[1, 1, 1]] * 2 == [[number for _, number in each.arrivals] for each in run.samples]
 
 
 async def test_a_late_server_does_not_slow_arrivals(service: Service, client: LoadClient) -> None:
