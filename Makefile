@@ -28,8 +28,8 @@ test: setup ## every test but the slow ones, on real NATS and the real model
 	@$(BIN)/slipstream model pull smollm2-135m
 	@set -e; for format in $(FORMATS); do \
 		$(BIN)/slipstream model pack smollm2-135m --format $$format; done
-	@$(BIN)/pytest tests/unit tests/wire --numprocesses 2
-	@$(BIN)/pytest tests/integration tests/end_to_end tests/chaos
+	@$(BIN)/pytest tests/unit tests/wire tests/integration --numprocesses 2
+	@$(BIN)/pytest tests/end_to_end tests/chaos
 
 test-long: setup ## the slow tests too
 	@$(BIN)/slipstream model pull smollm2-135m

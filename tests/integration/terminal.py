@@ -13,6 +13,8 @@ import time
 
 from .command_line import SLIPSTREAM
 
+_SIZES = ("COLUMNS", "LINES")
+
 
 class Terminal:
     """A person at a terminal."""
@@ -20,12 +22,14 @@ class Terminal:
     def __init__(self, environment: dict[str, str], *arguments: str) -> None:
         self._ours, theirs = pty.openpty()
         self.resize(160, 50)
+        # Of the terminal that runs the tests, or none: it is ours that counts.
+        unsized = {key: each for key, each in environment.items() if key not in _SIZES}
         self.process = subprocess.Popen(
             [*SLIPSTREAM, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**environment, "TERM": "xterm"},
+            env={**unsized, "TERM": "xterm"},
             start_new_session=True,
         )
         # Ours too stays open: the settings that are left behind can be read.
