@@ -7,6 +7,7 @@ import typer
 from slipstream.services.cli.batch_command import batch
 from slipstream.services.cli.bench_command import app as bench_app
 from slipstream.services.cli.chat_command import chat
+from slipstream.services.cli.doctor_command import doctor
 from slipstream.services.cli.eval_command import evaluate
 from slipstream.services.cli.exit_codes import EPILOG
 from slipstream.services.cli.generate_command import generate
@@ -43,6 +44,8 @@ For example:
 
   slipstream top                                     watch it work
 
+  slipstream doctor                                  say what is wrong, and how to mend it
+
 Every option of a service is also an environment variable, named in its help.
 """
 
@@ -64,6 +67,7 @@ app.command()(result)
 app.command()(batch)
 app.command()(health)
 app.command()(top)
+app.command()(doctor)
 app.command()(workers)
 app.command()(drain)
 app.command("eval")(evaluate)
