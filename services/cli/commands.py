@@ -21,6 +21,7 @@ from slipstream.services.cli.run_command import run
 from slipstream.services.cli.simulate_command import simulate
 from slipstream.services.cli.submit_command import submit
 from slipstream.services.cli.top_command import top
+from slipstream.services.cli.trace_command import trace
 from slipstream.services.cli.up_command import up
 from slipstream.services.cli.usage import UsageError
 from slipstream.services.cli.workers_command import drain, workers
@@ -43,6 +44,8 @@ For example:
   slipstream batch in.jsonl out.jsonl                a file of requests
 
   slipstream top                                     watch it work
+
+  slipstream trace last                              where the time of a request went
 
   slipstream doctor                                  say what is wrong, and how to mend it
 
@@ -68,6 +71,7 @@ app.command()(batch)
 app.command()(health)
 app.command()(top)
 app.command()(doctor)
+app.command()(trace)
 app.command()(workers)
 app.command()(drain)
 app.command("eval")(evaluate)

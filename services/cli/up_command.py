@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 4222
 DEFAULT_HTTP_PORT = 8000
+DEFAULT_NUM_TRACES = 256
 _BODY = '{"prompt": "The capital of France is"}'
 
 
@@ -43,6 +44,15 @@ def up(
             envvar="SLIPSTREAM_HTTP_PORT", min=0, max=65535, help="Its port; 0: a free one."
         ),
     ] = DEFAULT_HTTP_PORT,
+    traces: Annotated[
+        int,
+        typer.Option(
+            envvar="SLIPSTREAM_TRACES",
+            min=0,
+            max=100_000,
+            help="Traces that it keeps for `slipstream trace`; 0: none, which costs nothing.",
+        ),
+    ] = DEFAULT_NUM_TRACES,
     stack: StackOptions = StackOptions(),  # noqa: B008 - frozen
 ) -> None:
     """
@@ -59,7 +69,7 @@ def up(
     # The children write into pipes: they can't see that a person reads along.
     is_log_json = _log_json_unless(is_terminal=sys.stderr.isatty())
     settings = stack.prepare(is_log_json=is_log_json)
-    _run(replace(settings, http_port=http_port if gateway else None), nats, port)
+    _run(replace(settings, http_port=http_port if gateway else None), nats, port, traces)
 
 
 def _log_json_unless(*, is_terminal: bool) -> bool | None:
@@ -68,24 +78,26 @@ def _log_json_unless(*, is_terminal: bool) -> bool | None:
     return not is_terminal
 
 
-def _run(settings: "StackSettings", nats_url: str | None, port: int) -> None:
+def _run(settings: "StackSettings", nats_url: str | None, port: int, max_num_traces: int) -> None:
     from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
     from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415 - as above
+    from slipstream.services.cli.trace_desk import kept_traces  # noqa: PLC0415 - as above
 
     quiet_logs()
     interruption = Interruption()
-    start = StackStart(
-        settings=settings,
-        environment=os.environ,
-        open_log=lambda _run: forward_line,
-        nats_url=nats_url,
-        port=port,
-    )
 
     async def serve() -> None:
-        async with running_stack(start, interruption) as stack:
-            typer.echo(describe(stack.nats_url, stack.metrics_urls, stack.http_url))
-            await asyncio.Event().wait()
+        with kept_traces(max_num_traces, os.environ) as traces:
+            start = StackStart(
+                settings=settings,
+                environment=traces.environment,
+                open_log=lambda _run: forward_line,
+                nats_url=nats_url,
+                port=port,
+            )
+            async with running_stack(start, interruption) as stack, traces.shown(stack.nats_url):
+                typer.echo(describe(stack.nats_url, stack.metrics_urls, stack.http_url))
+                await asyncio.Event().wait()
 
     asyncio.run(interruption.guard(serve()))
     progress("stopped")

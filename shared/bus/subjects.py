@@ -44,6 +44,7 @@ from slipstream.shared.messages.reports import (
     ReportRequest,
     WorkerReport,
 )
+from slipstream.shared.messages.traces import TraceFound, TraceRequest, TracesFound
 
 PREFIX = "slipstream.v1"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
@@ -115,6 +116,7 @@ DRAFT = Topic(
 REPORT = Topic(f"{PREFIX}.report.{{worker_id}}", WorkerReport)
 EVENT = Topic(f"{PREFIX}.event.{{role}}", KvEvent | PhaseEvent)
 DEAD = Topic(f"{PREFIX}.dead.{{reason}}", DeadLetter)
+TRACES = Topic(f"{PREFIX}.traces", TraceRequest, TraceFound | TracesFound | Failed)
 
 KV = Topic(f"{PREFIX}.kv.{{host_id}}.{{verb}}", KvRequest)
 KV_VERBS: dict[type, tuple[str, Any]] = {  # Any: a union is no type for the checker
@@ -162,6 +164,7 @@ TOPICS = (
     REPORT,
     EVENT,
     DEAD,
+    TRACES,
 )
 
 # Where a worker is told what to do, by its role.

@@ -19,6 +19,21 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # before and after decompression
 ReceivedValue = Any
 
 
+class ReceivedEvent(msgspec.Struct, frozen=True):
+    """An event within a span."""
+
+    name: str
+    time_ns: int
+    attributes: dict[str, ReceivedValue] = {}  # a struct copies it
+
+
+class ReceivedLink(msgspec.Struct, frozen=True):
+    """A span of another trace that a span refers to."""
+
+    trace_id: str
+    span_id: str
+
+
 class ReceivedSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A span as it arrived."""
 
@@ -32,10 +47,20 @@ class ReceivedSpan(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int
     attributes: dict[str, ReceivedValue]
     resource: dict[str, ReceivedValue]
-    event_names: tuple[str, ...]
-    linked_trace_ids: tuple[str, ...]
-    is_error: bool
-    error: str
+    events: tuple[ReceivedEvent, ...] = ()
+    links: tuple[ReceivedLink, ...] = ()
+    is_error: bool = False
+    error: str = ""
+
+    @property
+    def event_names(self) -> tuple[str, ...]:
+        """Names of its events, in their order."""
+        return tuple(event.name for event in self.events)
+
+    @property
+    def linked_trace_ids(self) -> tuple[str, ...]:
+        """Traces that it refers to."""
+        return tuple(link.trace_id for link in self.links)
 
     @property
     def is_root(self) -> bool:
@@ -84,8 +109,11 @@ def _received(span: "Span", resource: dict[str, ReceivedValue]) -> ReceivedSpan:
         end_ns=span.end_time_unix_nano,
         attributes=_attributes(span.attributes),
         resource=resource,
-        event_names=tuple(event.name for event in span.events),
-        linked_trace_ids=tuple(link.trace_id.hex() for link in span.links),
+        events=tuple(
+            ReceivedEvent(event.name, event.time_unix_nano, _attributes(event.attributes))
+            for event in span.events
+        ),
+        links=tuple(ReceivedLink(link.trace_id.hex(), link.span_id.hex()) for link in span.links),
         is_error=span.status.code == span.status.STATUS_CODE_ERROR,
         error=span.status.message,
     )

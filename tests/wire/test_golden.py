@@ -16,10 +16,10 @@ import pytest
 
 from slipstream.shared.messages.codec import decode_request, decoder_of, encode
 
-from .samples import clients, draft, jobs, kv, reports
+from .samples import clients, draft, jobs, kv, reports, traces
 
 GOLDEN = Path(__file__).parent / "golden"
-MODULES = ("common", "generate", "jobs", "kv", "draft", "reports")
+MODULES = ("common", "generate", "jobs", "kv", "draft", "reports", "traces")
 
 SAMPLES = {
     **clients.SAMPLES,
@@ -27,6 +27,7 @@ SAMPLES = {
     **kv.SAMPLES,
     **draft.SAMPLES,
     **reports.SAMPLES,
+    **traces.SAMPLES,
 }
 
 SEEN_BY_CLIENTS = (
@@ -41,6 +42,9 @@ SEEN_BY_CLIENTS = (
     "resume",
     "audit",
     "audited",
+    "trace_request",
+    "trace_found",
+    "traces_found",
 )
 
 CASES = [

@@ -20,7 +20,12 @@ from slipstream.services.cli.main import run_command
 from slipstream.services.cli.plain_options import read_plainly
 from slipstream.services.cli.roles import ROLE_COMMANDS
 from slipstream.services.cli.settings import PARENT, SETTINGS, build, variable_of
-from slipstream.services.cli.trace_settings import forwarding_endpoint, tracing_to
+from slipstream.services.cli.trace_settings import (
+    forwarding_endpoint,
+    kept_at,
+    may_keep,
+    tracing_to,
+)
 from slipstream.services.cli.up_command import describe
 from slipstream.shared.client.answers import Answer
 from slipstream.shared.config import DecodeConfig, KvConfig, SchedulerConfig, ServiceConfig
@@ -341,3 +346,33 @@ def test_spans_go_to_our_receiver_and_from_there_to_the_users() -> None:
     assert forwarding_endpoint({}) is None
     grpc = {**own, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     assert forwarding_endpoint(grpc) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "is_kept"),
+    [
+        ({}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, True),
+        ({"OTEL_SDK_DISABLED": "true"}, False),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            },
+            False,
+        ),
+    ],
+)
+def test_traces_are_kept_unless_the_user_wants_none_or_cant_have_them_passed_on(
+    own: dict[str, str], *, is_kept: bool
+) -> None:
+    assert is_kept == may_keep(own)
+
+
+def test_what_is_kept_is_sampled_as_the_user_wants() -> None:
+    endpoint = "http://127.0.0.1:5/v1/traces"
+    own = {"OTEL_TRACES_SAMPLER": "always_off", "OTEL_BSP_SCHEDULE_DELAY": "9"}
+
+    assert own.items() <= kept_at(endpoint, own).items()
+    assert endpoint == kept_at(endpoint, own)["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
+    assert "parentbased_always_on" == kept_at(endpoint, {})["OTEL_TRACES_SAMPLER"]
