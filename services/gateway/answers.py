@@ -24,6 +24,7 @@ from slipstream.services.gateway.shapes import (
 )
 from slipstream.services.gateway.token_texts import TokenTexts
 from slipstream.services.gateway.tool_calls import Arguments, CallBegins, ToolCallReader, Words
+from slipstream.services.gateway.tools import CALL_END
 from slipstream.shared.messages.common import Accepted
 from slipstream.shared.messages.generate import Finished, TokenFrame
 from slipstream.shared.messages.sampling import TokenLogprobs
@@ -133,6 +134,12 @@ def finish_reason_of(ending: Finished, *, has_calls: bool = False) -> FinishReas
     return "tool_calls" if has_calls else "stop"
 
 
+def stop_reason_of(ending: Finished, plan: Plan) -> int | str | None:
+    """Return by which string or token of the client's it ended; not by one that we added."""
+    is_ours = plan.call_form == "marked_once" and ending.stop_reason == CALL_END
+    return None if is_ours else ending.stop_reason
+
+
 def whole_answer(book: Book, head: Head, texts: TokenTexts) -> ChatCompletion | TextCompletion:
     """Return the answer to a request that is not streamed."""
     if book.plan.kind == "chat":
@@ -166,7 +173,7 @@ def _chat_choice(choice: Choice, plan: Plan, texts: TokenTexts) -> ChatChoice:
         message=message,
         logprobs=texts.chat(choice.logprobs) if plan.has_logprobs else None,
         finish_reason=finish_reason_of(ending, has_calls=message.tool_calls is not msgspec.UNSET),
-        stop_reason=ending.stop_reason,
+        stop_reason=stop_reason_of(ending, plan),
         seed=ending.seed,
     )
 

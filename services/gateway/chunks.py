@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from slipstream.services.gateway.answers import Book, Choice, Head, finish_reason_of
+from slipstream.services.gateway.answers import (
+    Book,
+    Choice,
+    Head,
+    finish_reason_of,
+    stop_reason_of,
+)
 from slipstream.services.gateway.errors import ApiError
 from slipstream.services.gateway.token_texts import TokenTexts
 from slipstream.services.gateway.tool_calls import Arguments, CallBegins, ToolCallReader, Words
@@ -143,7 +149,11 @@ class ChunkWriter:
             delta = b'"delta":{' + self._role(index) + body + b'},"logprobs":' + found
             written.append(self._chunk(index, delta, b"null"))
             logprobs = []
-        if logprobs:
+        if logprobs and is_last:
+            # Of a call's end, which says nothing: there is no next piece.
+            body = b'"logprobs":' + _json(self._texts.chat(logprobs))
+            written.append(self._chunk(index, b'"delta":{},' + body, b"null"))
+        elif logprobs:
             # What says nothing yet goes with the next piece.
             self._pending[index] = _Pending([], logprobs)
 
@@ -164,7 +174,8 @@ class ChunkWriter:
             body = b'"delta":{' + (role + b'"content":""' if role else b"") + b"}"
         else:
             body = b'"text":""'
-        more = b',"stop_reason":' + _json(ending.stop_reason) + b',"seed":' + _json(ending.seed)
+        stop_reason = _json(stop_reason_of(ending, self._plan))
+        more = b',"stop_reason":' + stop_reason + b',"seed":' + _json(ending.seed)
         calls = self._calls.get(choice.index)
         has_calls = calls is not None and calls.num_calls > 0
         reason = _json(finish_reason_of(ending, has_calls=has_calls))

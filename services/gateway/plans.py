@@ -8,7 +8,7 @@ import msgspec
 
 from slipstream.services.gateway.bodies import ChatBody, CompletionBody, GenerationBody
 from slipstream.services.gateway.errors import invalid
-from slipstream.services.gateway.tools import CallForm, ToolRequest, request_tools
+from slipstream.services.gateway.tools import CALL_END, CallForm, ToolRequest, request_tools
 from slipstream.shared.messages.generate import MAX_CHOICES, ChatMessage, GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.model.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ def plan_chat(body: ChatBody, asking: Asking, tokenizer: Tokenizer) -> Plan:
     request = _request(
         body,
         asking,
-        **_source_of(tools),
+        **_source_of(tools, body.stop),
         max_tokens=max_tokens,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
@@ -168,9 +168,13 @@ def _with_known_role(message: ChatMessage) -> ChatMessage:
     return msgspec.structs.replace(message, role="system")
 
 
-def _source_of(tools: ToolRequest) -> dict[str, Any]:
+def _source_of(tools: ToolRequest, stop: str | list[str] | None) -> dict[str, Any]:
     """Return the fields that a chat with its tools sets."""
     fields: dict[str, Any] = {"messages": tools.messages}
+    if tools.form == "marked_once":
+        # What came after it would not be told. A stop string too many is refused by its name.
+        given = [stop] if isinstance(stop, str) else stop or []
+        fields["stop"] = [*given, CALL_END]
     if tools.prompt_token_ids is not None:
         fields["prompt_token_ids"] = PackedInts(tools.prompt_token_ids)
     if tools.guided_json is not None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slipstream.services.gateway.tools import CallForm
+from slipstream.services.gateway.tools import CALL_BEGIN, CALL_END, CallForm
 
-_BEGIN, _END = "<tool_call>", "</tool_call>"
 _HEAD = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
 )
@@ -129,6 +128,11 @@ class ToolCallReader:
         """Calls that have begun; what only looked like one doesn't count."""
         return self._num_closed + (self._call is not None and self._call.has_begun)
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the only call that was allowed has been made: the rest is not told."""
+        return self._form == "marked_once" and self._num_closed > 0
+
     def feed(self, text: str) -> list[Piece]:
         """Return what a stretch of text adds."""
         if self._form == "whole":
@@ -137,7 +141,7 @@ class ToolCallReader:
         self._kept += text
         pieces: list[Piece] = []
         while True:
-            mark = _BEGIN if self._call is None else _END
+            mark = CALL_BEGIN if self._call is None else CALL_END
             before, found, after = self._kept.partition(mark)
             if not found:
                 break
@@ -160,6 +164,8 @@ class ToolCallReader:
         return _CallReader(self._num_closed)
 
     def _turn(self, pieces: list[Piece]) -> None:
+        if self._is_over:
+            return
         if self._call is None:
             self._call = self._open()
         else:
@@ -168,7 +174,7 @@ class ToolCallReader:
             self._call = None
 
     def _take(self, text: str) -> list[Piece]:
-        if not text:
+        if not text or self._is_over:
             return []
         if self._call is not None:
             return self._call.feed(text)

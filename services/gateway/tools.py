@@ -14,8 +14,10 @@ from slipstream.shared.model.tokenizer import Tokenizer
 # Any, here and below: tools, schemas and messages are JSON of the client's own making.
 Json = dict[str, Any]
 
-# Where a call stands in an answer: it is all of it, or between marks of the model's own.
-CallForm = Literal["whole", "marked"]
+# Where calls stand in an answer: one is all of it, or between marks of the model's own, of which
+# the first may be the last (`parallel_tool_calls: false`).
+CallForm = Literal["whole", "marked", "marked_once"]
+CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"
 
 MAX_TOOLS = 128
 _CONSTRAINTS = ("response_format", "guided_json", "guided_regex", "guided_choice")
@@ -53,7 +55,7 @@ def request_tools(body: ChatBody, messages: list[ChatMessage], tokenizer: Tokeni
         )
     if is_forced:
         _check_unconstrained(body)
-    form: CallForm = "whole" if is_forced else "marked"
+    form = _form_of(body, is_forced=is_forced)
     guided_json = _call_schema(wanted) if is_forced else None
     if tokenizer.knows_tools:
         # With a forced one the model still sees the others: it was told of them before, maybe.
@@ -61,6 +63,12 @@ def request_tools(body: ChatBody, messages: list[ChatMessage], tokenizer: Tokeni
         return ToolRequest(form=form, prompt_token_ids=ids, guided_json=guided_json)
     told = _with_told(messages, wanted)
     return ToolRequest(form=form, messages=_flat(told), guided_json=guided_json)
+
+
+def _form_of(body: ChatBody, *, is_forced: bool) -> CallForm:
+    if is_forced:
+        return "whole"  # which is one call in any case
+    return "marked_once" if body.parallel_tool_calls is False else "marked"
 
 
 def _history_only(messages: list[ChatMessage], tokenizer: Tokenizer) -> ToolRequest:

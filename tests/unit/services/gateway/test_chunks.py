@@ -11,6 +11,7 @@ from slipstream.services.gateway.chunks import DONE, ChunkWriter, Event, error_e
 from slipstream.services.gateway.errors import ApiError
 from slipstream.services.gateway.plans import Kind, Plan
 from slipstream.services.gateway.token_texts import TokenTexts
+from slipstream.services.gateway.tools import CALL_END
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.common import Accepted, FinishReason, Timings, Usage
 from slipstream.shared.messages.generate import Finished, GenerateRequest, TokenFrame
@@ -169,6 +170,32 @@ def test_logprobs_wait_for_no_text(texts: TokenTexts) -> None:
     (found,) = chunk["choices"][0]["logprobs"]["content"]
     assert ("a", -0.5, [97]) == (found["token"], found["logprob"], found["bytes"])
     assert [-0.5, -9999.0] == [each["logprob"] for each in found["top_logprobs"]]
+
+
+def test_every_token_of_a_call_has_its_logprobs_in_the_stream(texts: TokenTexts) -> None:
+    made = plan("chat", has_logprobs=True, call_form="whole")
+    call = '{"name": "f", "arguments": {"a": 1}}'
+    batches = [
+        [(0, frame(at, letter, logprobs=[TokenLogprobs(at + 1, -1.0, [], [])]))]
+        for at, letter in enumerate(call)
+    ]
+    chunks = stream(made, texts, *batches, [(0, ending(len(call)))])
+
+    told = [
+        each["choices"][0]["logprobs"]["content"]
+        for each in chunks
+        if each["choices"][0]["logprobs"] is not None
+    ]
+    assert len(call) == sum(map(len, told))
+
+
+def test_a_stop_string_that_we_added_is_no_reason(texts: TokenTexts) -> None:
+    ended = msgspec.structs.replace(ending(1), stop_reason=CALL_END)
+    for form, reason in (("marked_once", None), ("marked", CALL_END)):
+        made = plan("chat", call_form=form)
+        *_, last = stream(made, texts, [(0, frame(0, "a")), (0, ended)])
+
+        assert reason == last["choices"][0]["stop_reason"]
 
 
 def test_columns_of_logprobs_go_on_where_the_last_chunk_ended(texts: TokenTexts) -> None:

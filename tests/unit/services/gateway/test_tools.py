@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from slipstream.services.gateway.bodies import ChatBody
 from slipstream.services.gateway.errors import ApiError
+from slipstream.services.gateway.plans import Asking, plan_chat
 from slipstream.services.gateway.tool_calls import Arguments, CallBegins, ToolCallReader, Words
-from slipstream.services.gateway.tools import CallForm, request_tools
+from slipstream.services.gateway.tools import CALL_END, CallForm, request_tools
 from slipstream.shared.model.fake_model import write_fake_model
 from slipstream.shared.model.tokenizer import Tokenizer
 
@@ -170,6 +171,15 @@ def test_tools_that_make_no_sense_are_refused_by_name(
     assert (400, param) == (raised.value.status, raised.value.param)
 
 
+def test_a_single_call_is_asked_for_by_ending_the_answer_after_it(hermes: Tokenizer) -> None:
+    asked = body(tools=TOOLS, parallel_tool_calls=False, stop="###")
+    made = plan_chat(asked, Asking("r"), hermes)
+
+    assert ("marked_once", ["###", CALL_END]) == (made.call_form, made.requests[0].stop)
+    allowed = plan_chat(body(tools=TOOLS, parallel_tool_calls=True), Asking("r"), hermes)
+    assert ("marked", None) == (allowed.call_form, allowed.requests[0].stop)
+
+
 def read(form: CallForm, *pieces: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the words, and the calls with their arguments."""
     reader = ToolCallReader(form)
@@ -203,6 +213,7 @@ def test_calls_are_found_wherever_the_answer_is_cut(cuts: list[int]) -> None:
 
     assert ("", [SAID]) == read("whole", *pieces(WHOLE))
     assert ("Let me see.\n", [SAID, SAID]) == read("marked", *pieces(MARKED))
+    assert ("Let me see.\n", [SAID]) == read("marked_once", *pieces(MARKED + "And more."))
 
 
 def test_arguments_come_as_they_are_made() -> None:
