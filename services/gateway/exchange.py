@@ -139,19 +139,10 @@ class Exchange:
         await self._out({"type": _BODY, "body": events, "more_body": not is_last})
 
     def cut(self) -> None:
-        """
-        Close the connection at once, whatever of it was not read.
-
-        It is reset, not ended: the system then keeps nothing for a client that may never read it,
-        and who does read sees that this was no end.
-        """
+        """Close the connection at once, whatever of it was not read."""
         transport = self._state.get(CONNECTION)
-        if transport is None:
-            return
-        connection = transport.get_extra_info("socket")
-        if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-        transport.abort()
+        if transport is not None:
+            reset(transport)
 
     async def _start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         all_headers = {"content-type": content_type, "x-request-id": self.request_id, **headers}
@@ -182,6 +173,19 @@ class Exchange:
             log.info("reader_cut_off", client_request_id=self.request_id, stall_s=self._stall_s)
             self.cut()
             raise CutOffError from error
+
+
+def reset(transport: Any) -> None:  # Any: asyncio's, or that of another loop
+    """
+    Reset a connection, instead of ending it.
+
+    The system then keeps nothing for a client that may never read it, and who does read sees that
+    this was no end.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
 
 
 def _request_id(given: str | None) -> str:

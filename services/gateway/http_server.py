@@ -5,57 +5,173 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.util import find_spec
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from slipstream.services.gateway.exchange import CONNECTION
+from slipstream.services.gateway.errors import ApiError
+from slipstream.services.gateway.exchange import CONNECTION, JSON, reset
 from slipstream.shared.errors import ConfigurationError
 
 _BACKLOG = 4096
 _KEEP_ALIVE_S = 75
-_FIRST_REQUEST_S = 15.0  # a connection that asks for nothing costs a descriptor so long
 # Unread bytes of a connection at which its writer waits. Small: they are memory of a slow reader.
 _HIGH_WATER_BYTES = 32 * 1024
 _SEND_BUFFER_BYTES = 128 * 1024
 
 
-class _Told:
-    """Tells the application which connection it talks on, and ends those that say nothing."""
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """What a connection may take while nothing is computed for it."""
+
+    stall_s: float  # a finished answer of which nothing is read is given up
+    head_s: float = 15.0  # for the head of a request, and for what is left of one that is answered
+    max_head_bytes: int = 32 * 1024
+
+
+class _Bounded:
+    """Tells the application which connection it talks on, and ends those that keep it waiting."""
 
     # Any, here and below: of a protocol of uvicorn, to which this is mixed in.
     app_state: dict[str, Any]
     cycle: Any
     transport: Any
+    limits: ConnectionLimits
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection."""
         super().connection_made(transport)  # type: ignore[misc] # the protocol's own
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self.app_state = {**self.app_state, CONNECTION: transport}
-        asyncio.get_running_loop().call_later(_FIRST_REQUEST_S, self._end_if_silent)
+        self._loop = asyncio.get_running_loop()
+        self._num_head_bytes = 0
+        self._clock = self._loop.call_later(self.limits.head_s, self._end_if_late)
 
-    def _end_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+    def connection_lost(self, error: Exception | None) -> None:
+        """Forget it."""
+        self._clock.cancel()
+        super().connection_lost(error)  # type: ignore[misc] # as above
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; of a head only so many, and not for long."""
+        known = self.cycle
+        super().data_received(data)  # type: ignore[misc] # as above
+        if self.cycle is not known:
+            self._num_head_bytes = 0
+            self._clock.cancel()
+        elif self._awaits_head():
+            if not self._num_head_bytes and known is not None:
+                self._restart_clock()
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > self.limits.max_head_bytes:
+                self._refuse_head()
+
+    def on_response_complete(self) -> None:
+        """Wait neither for ever until it is read, nor for what is left of its request."""
+        self._restart_clock()
+        self._loop.call_later(self.limits.stall_s, self._end_if_unread, self.cycle, self._unread)
+        super().on_response_complete()  # type: ignore[misc] # as above
+
+    @property
+    def _unread(self) -> int:
+        size: int = self.transport.get_write_buffer_size()
+        return size
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _awaits_head(self) -> bool:
+        """Tell whether what comes next is the head of a request, or more of one."""
+        raise NotImplementedError
+
+    def _restart_clock(self) -> None:
+        self._clock.cancel()
+        self._clock = self._loop.call_later(self.limits.head_s, self._end_if_late)
+
+    def _end_if_late(self) -> None:
+        if self._is_answering:
+            self._restart_clock()  # what came too early is looked at afterwards
+        elif self.cycle is None or self._num_head_bytes or not self._awaits_head():
             self.transport.abort()
 
+    def _end_if_unread(self, cycle: Any, num_bytes: int) -> None:
+        """End a connection whose last answer waits, unless some of it was read meanwhile."""
+        left = self._unread
+        if not left or self.cycle is not cycle:
+            return
+        if left >= num_bytes:
+            reset(self.transport)
+        else:
+            self._loop.call_later(self.limits.stall_s, self._end_if_unread, cycle, left)
 
-class _ToldH11(_Told, H11Protocol):
+    def _refuse_head(self) -> None:
+        if self._is_answering or self.transport.is_closing():
+            self.transport.abort()
+            return
+        limit = self.limits.max_head_bytes
+        error = ApiError("head_too_large", f"the head of a request is above {limit} bytes")
+        phrase = HTTPStatus(error.status).phrase
+        head = f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: {JSON}\r\nconnection: close\r\n"
+        head += f"content-length: {len(error.body)}\r\n\r\n"
+        self.transport.write(head.encode() + error.body)
+        self.transport.close()
+
+
+class _BoundedH11(_Bounded, H11Protocol):
     """In Python."""
 
+    def _awaits_head(self) -> bool:
+        return self.conn.their_state is h11.IDLE
 
-def _protocol() -> type[asyncio.Protocol]:
+
+def _protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     """Return the faster parser's protocol where it is installed."""
-    if find_spec("httptools") is None:
-        return _ToldH11
+    base = _BoundedH11 if find_spec("httptools") is None else _bounded_httptools()
+    return type(base.__name__, (base,), {"limits": limits})
+
+
+def _bounded_httptools() -> type[asyncio.Protocol]:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - optional
 
-    class _ToldHttpTools(_Told, HttpToolsProtocol):
-        """In C."""
+    class _BoundedHttpTools(_Bounded, HttpToolsProtocol):
+        """In C. It limits nothing by itself, trailers behind a body neither."""
 
-    return _ToldHttpTools
+        _is_in_head = True
+        _num_field_bytes = 0
+
+        def _awaits_head(self) -> bool:
+            return self._is_in_head
+
+        def on_message_begin(self) -> None:
+            self._num_field_bytes = 0
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._num_field_bytes += len(name) + len(value)
+            if self._num_field_bytes > self.limits.max_head_bytes:
+                self._refuse_head()
+                raise ValueError("too large")  # which ends the parsing
+            super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._is_in_head = False
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self._is_in_head = True
+            super().on_message_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            if not self.transport.is_closing():
+                super().send_400_response(msg)
+
+    return _BoundedHttpTools
 
 
 class _Server(uvicorn.Server):
@@ -68,14 +184,21 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Listens from `start` to `stop`."""
 
-    def __init__(self, app: Any, host: str, port: int) -> None:  # Any: an ASGI application
+    def __init__(
+        self,
+        app: Any,  # Any: an ASGI application
+        host: str,
+        port: int,
+        limits: ConnectionLimits,
+    ) -> None:
         self.url = ""
         self._host = host
         self._port = port
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_protocol(),
+                http=_protocol(limits),
+                h11_max_incomplete_event_size=2 * limits.max_head_bytes,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -2,7 +2,7 @@
 
 from slipstream.services.gateway.app import make_app
 from slipstream.services.gateway.gateway import Gateway, open_gateway
-from slipstream.services.gateway.http_server import HttpServer
+from slipstream.services.gateway.http_server import ConnectionLimits, HttpServer
 from slipstream.services.gateway.metrics import GatewayMetrics
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.config import GatewayConfig
@@ -54,7 +54,10 @@ class GatewayService:
         await self._bus.flush()
         self._gateway = gateway
         server = HttpServer(
-            make_app(gateway, self._own_meter), self._config.http_host, self._config.http_port
+            make_app(gateway, self._own_meter),
+            self._config.http_host,
+            self._config.http_port,
+            ConnectionLimits(stall_s=self._config.stall_timeout_s),
         )
         await server.start()
         self._server = server

@@ -17,6 +17,7 @@ _STATUSES: Mapping[str, int] = {
     "unsupported_media_type": 400,
     "conflict": 409,
     "message_too_large": 413,
+    "head_too_large": 431,
     "overloaded": 429,
     "cancelled": CLIENT_CLOSED,
     "no_workers": 503,
