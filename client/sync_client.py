@@ -6,12 +6,12 @@ from typing import Any, Self, TypeVar, Unpack
 
 from slipstream.client.async_client import DEFAULT_TIMEOUT_S, AsyncClient
 from slipstream.client.errors import ClientClosedError
-from slipstream.client.loop_thread import LoopThread
 from slipstream.client.options import ChatTurn, Options, Prompt, Question
 from slipstream.client.retries import Retries
 from slipstream.client.streams import AsyncStream
 from slipstream.client.transport import Transport
 from slipstream.shared.client.answers import Answer
+from slipstream.shared.client.loop_thread import LoopThread
 from slipstream.shared.config import DEFAULT_NATS_URL
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Client:
         self._client = AsyncClient(
             url, api_key=api_key, timeout_s=timeout_s, retries=retries, transport=transport
         )
-        self._thread = LoopThread("slipstream-client")
+        self._thread = LoopThread("slipstream-client", ClientClosedError)
 
     def generate(
         self, prompt: Prompt, *, timeout_s: float | None = None, **options: Unpack[Options]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slipstream.services.cli.chat_history import ChatHistory
     from slipstream.services.cli.chat_session import ChatSession
     from slipstream.services.cli.chat_terminal import ChatTerminal
-    from slipstream.services.cli.loop_thread import LoopThread
+    from slipstream.shared.client.loop_thread import LoopThread
 
 _LEAVE_AFTER = 2  # times Ctrl-C without a line in between
 _INTERRUPTED = 128 + signal.SIGINT
@@ -49,7 +49,7 @@ def chat(
     from slipstream.services.cli.chat_commands import ChatCommands  # noqa: PLC0415 - --help is quick
     from slipstream.services.cli.chat_history import ChatHistory  # noqa: PLC0415 - as above
     from slipstream.services.cli.chat_terminal import Pipe, Terminal  # noqa: PLC0415 - as above
-    from slipstream.services.cli.loop_thread import LoopThread  # noqa: PLC0415 - as above
+    from slipstream.shared.client.loop_thread import LoopThread  # noqa: PLC0415 - as above
 
     quiet_logs()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -58,7 +58,7 @@ def chat(
     commands = ChatCommands(history)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not json
     terminal = Terminal(commands.names) if is_terminal else Pipe()
-    with LoopThread() as loop:
+    with LoopThread("slipstream-chat") as loop:
         talk = _Talk(loop, nats, terminal, commands, is_terminal=is_terminal, is_json=json)
         talk.run(history, sampling, timeout)
 
@@ -119,7 +119,7 @@ class _Talk:
     def _turn(self, session: "ChatSession", line: str) -> None:
         """Do what a line says. At a terminal the chat outlives what fails."""
         from slipstream.services.cli.chat_session import one_line  # noqa: PLC0415 - as above
-        from slipstream.services.cli.loop_thread import WorkCancelledError  # noqa: PLC0415 - keeps --help quick
+        from slipstream.services.cli.interruption import WorkCancelledError  # noqa: PLC0415 - keeps --help quick
 
         try:
             said = self._commands.run(line)
@@ -137,9 +137,10 @@ class _Talk:
     def _ask(self, session: "ChatSession", question: str) -> None:
         from slipstream.services.cli.answer_printer import as_json  # noqa: PLC0415 - as above
         from slipstream.services.cli.chat_session import figures  # noqa: PLC0415 - as above
+        from slipstream.services.cli.interruption import run_interruptibly  # noqa: PLC0415 - as above
 
         with answered(self._nats_url):
-            answer = self._loop.run(session.ask(question))
+            answer = run_interruptibly(self._loop, session.ask(question))
         self._terminal.write(f"{as_json(answer)}\n" if self._is_json else "\n")
         if self._is_terminal:
             self._terminal.notice(figures(answer))

@@ -31,6 +31,8 @@ class ChildSpec:
     is_ready: Callable[[int], bool]  # takes the process id
     stop_phase: int = 0  # workers end first, what they need after them
     is_foreign: bool = False  # does not end with its parent by itself
+    # What else is in its environment, asked at each start.
+    more_environment: Callable[[], Mapping[str, str]] = dict
 
 
 @dataclass(eq=False)
@@ -98,7 +100,7 @@ async def start_child(spec: ChildSpec, on_line: LogLine) -> Child:
     The kernel ends the child with the *thread* that forked it, so that thread must live as long as
     the supervisor.
     """
-    environment = {**spec.environment, PARENT_VARIABLE: str(os.getpid())}
+    environment = {**spec.environment, **spec.more_environment(), PARENT_VARIABLE: str(os.getpid())}
     # Before the fork: afterwards nothing may be loaded.
     end_with_parent = _end_with(os.getpid()) if spec.is_foreign else None
     process = await asyncio.create_subprocess_exec(

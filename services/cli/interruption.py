@@ -2,8 +2,11 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from slipstream.shared.client.loop_thread import LoopThread
 
 T = TypeVar("T")
 
@@ -40,3 +43,30 @@ class Interruption:
             return
         self.number = number
         task.cancel()
+
+
+class WorkCancelledError(Exception):
+    """Ctrl-C has ended the work."""
+
+
+def run_interruptibly(loop: LoopThread, work: Coroutine[Any, Any, T]) -> T:
+    """
+    Return what the work returns. Any: a coroutine's send type.
+
+    Ctrl-C cancels it, and WorkCancelledError is raised once it has ended; a second one is passed on
+    at once.
+    """
+    has_ended = threading.Event()
+
+    async def noted() -> T:
+        try:
+            return await work
+        finally:
+            has_ended.set()
+
+    try:
+        return loop.run(noted())
+    except KeyboardInterrupt as error:
+        if has_ended.is_set():
+            raise WorkCancelledError from error
+        raise

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from slipstream.services.cli.child import ChildSpec
 from slipstream.services.cli.run_directory import RunDirectory
@@ -142,9 +143,25 @@ def _service(
         name=name,
         command=command,
         environment={**environment, **variables},
+        more_environment=_KeptPort(status_file).variables if role == "gateway" else dict,
         is_ready=is_ready,
         stop_phase=_WORKERS if is_worker else _WHAT_WORKERS_NEED,
     )
+
+
+class _KeptPort:
+    """The port that a gateway took where it was told to take any: its clients know it by now."""
+
+    def __init__(self, status_file: Path) -> None:
+        self._status_file = status_file
+        self._port: int | None = None
+
+    def variables(self) -> dict[str, str]:
+        """Return what tells the gateway's next process to take it again."""
+        status = read_status(self._status_file)
+        if self._port is None and status is not None and status.http_url is not None:
+            self._port = urlsplit(status.http_url).port
+        return {} if self._port is None else {"SLIPSTREAM_HTTP_PORT": str(self._port)}
 
 
 def _metrics_variables(settings: StackSettings, number: int) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Who is there to serve requests: a scheduler, and a decode worker."""
 
+import asyncio
 import time
 
 from slipstream.services.gateway.shapes import Readiness
@@ -13,6 +14,7 @@ from slipstream.shared.messages.reports import WorkerReport
 
 _FRESH_S = 2.0  # workers report three times a second
 _ASK_S = 1.0
+_KNOWN_S = 1.0  # how long a scheduler's word counts, however many want to know
 
 
 class FleetWatch:
@@ -21,6 +23,9 @@ class FleetWatch:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._heard_at: dict[WorkerId, float] = {}
+        self._asking = asyncio.Lock()
+        self._has_scheduler = False
+        self._asked_at = float("-inf")
 
     async def start(self) -> None:
         """Listen."""
@@ -28,7 +33,7 @@ class FleetWatch:
 
     async def readiness(self) -> Readiness:
         """Return who is there now."""
-        has_scheduler = await self._has_scheduler()
+        has_scheduler = await self.has_scheduler()
         has_decode_worker = self.has_decode_worker(time.monotonic())
         return Readiness(
             is_ready=has_scheduler and has_decode_worker,
@@ -53,8 +58,16 @@ class FleetWatch:
         else:
             self._heard_at[report.worker_id] = time.monotonic()
 
-    async def _has_scheduler(self) -> bool:
-        """Ask about a request that nobody has: only a scheduler answers."""
+    async def has_scheduler(self) -> bool:
+        """Tell whether a scheduler answers, or has done a moment ago."""
+        async with self._asking:  # who comes meanwhile hears what this one is told
+            if time.monotonic() - self._asked_at >= _KNOWN_S:
+                self._has_scheduler = await self._ask()
+                self._asked_at = time.monotonic()
+            return self._has_scheduler
+
+    async def _ask(self) -> bool:
+        """Ask about a request that nobody has: only a scheduler that serves answers."""
         unknown: RequestId = new_request_id()
         try:
             await call(

@@ -14,10 +14,11 @@ from slipstream.services.cli import chat_session
 from slipstream.services.cli.chat_commands import ChatCommands, ChatEnded
 from slipstream.services.cli.chat_history import ChatHistory
 from slipstream.services.cli.chat_session import ChatSession, figures
-from slipstream.services.cli.loop_thread import LoopThread, WorkCancelledError
+from slipstream.services.cli.interruption import WorkCancelledError, run_interruptibly
 from slipstream.services.cli.prompt_options import SamplingOptions
 from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.client.answers import Answer, RequestFailedError
+from slipstream.shared.client.loop_thread import LoopThread
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.codec import encode
@@ -264,9 +265,9 @@ def test_ctrl_c_ends_work_in_order_and_the_loop_goes_on() -> None:
     async def more() -> str:
         return "more"
 
-    with LoopThread() as loop:
+    with LoopThread("test") as loop:
         with pytest.raises(WorkCancelledError):
-            loop.run(work())
+            run_interruptibly(loop, work())
 
         assert ["in order"] == ended
         assert "more" == loop.run(more())
@@ -284,9 +285,9 @@ def test_a_second_ctrl_c_is_not_waited_for() -> None:
             await asyncio.sleep(0.1)
             cancelled.append("too late to wait for")
 
-    with LoopThread() as loop:
+    with LoopThread("test") as loop:
         with pytest.raises(KeyboardInterrupt):
-            loop.run(stubborn())
+            run_interruptibly(loop, stubborn())
 
         assert [] == cancelled
 
@@ -295,5 +296,5 @@ def test_what_work_raises_is_raised() -> None:
     async def fail() -> None:
         raise ConfigurationError("no")
 
-    with LoopThread() as loop, pytest.raises(ConfigurationError, match="no"):
+    with LoopThread("test") as loop, pytest.raises(ConfigurationError, match="no"):
         loop.run(fail())

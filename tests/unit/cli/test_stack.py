@@ -1,12 +1,15 @@
 """Which processes a stack has, and what they are told."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
+from slipstream.services.cli.child import ChildSpec, start_child
 from slipstream.services.cli.run_directory import RunDirectory
 from slipstream.services.cli.stack import StackSettings, plan_services
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.lifecycle import StatusFile
 
 RUN = RunDirectory(Path("/dev/shm/slipstream-1/7"))
 URL = "nats://127.0.0.1:4222"
@@ -112,3 +115,41 @@ def test_settings_that_can_not_work_are_refused() -> None:
         settings(block_hash_bits=8)
     with pytest.raises(ConfigurationError, match=r"--block-hash-bits is 129.*\[0, 128\]"):
         settings(block_hash_bits=129, is_test_mode=True)
+
+
+def test_a_gateway_that_is_started_again_takes_the_port_that_its_clients_know(
+    tmp_path: Path,
+) -> None:
+    specs = plan_services(settings(http_port=0), RunDirectory(tmp_path), URL, {})
+    gateway = next(spec for spec in specs if spec.name == "gateway")
+    assert "0" == gateway.environment["SLIPSTREAM_HTTP_PORT"]
+    assert {} == gateway.more_environment()
+
+    path = Path(gateway.environment["SLIPSTREAM_STATUS_FILE"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    status = StatusFile(path, "gateway", "g")
+    status.http_url = "http://127.0.0.1:4711"
+    status.write()
+
+    assert {"SLIPSTREAM_HTTP_PORT": "4711"} == gateway.more_environment()
+    # A process that didn't get as far leaves no file.
+    path.unlink()
+    assert {"SLIPSTREAM_HTTP_PORT": "4711"} == gateway.more_environment()
+
+
+async def test_what_is_known_by_then_is_told_to_a_child_that_starts() -> None:
+    numbers = itertools.count()
+    spec = ChildSpec(
+        name="child",
+        command=("/bin/sh", "-c", "echo $PORT"),
+        environment={"PORT": "none"},
+        more_environment=lambda: {"PORT": str(next(numbers))},
+        is_ready=lambda _pid: True,
+    )
+    told: list[str] = []
+
+    for _ in range(2):
+        child = await start_child(spec, lambda _name, line: told.append(line.strip()))
+        await child.wait()
+
+    assert ["0", "1"] == told

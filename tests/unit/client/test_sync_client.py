@@ -17,7 +17,7 @@ from slipstream.client import (
     RequestFailedError,
     Stream,
 )
-from slipstream.client.loop_thread import LoopThread
+from slipstream.shared.client.loop_thread import LoopThread
 
 from .scripted_stack import (
     ACCEPTED,

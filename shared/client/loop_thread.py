@@ -3,10 +3,11 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-from slipstream.client.errors import ClientClosedError
+from slipstream.shared.errors import SlipstreamError
 
 T = TypeVar("T")
 
@@ -14,14 +15,25 @@ _INTERRUPT_S = 10.0
 _STOP_S = 10.0
 
 
+class LoopStoppedError(SlipstreamError):
+    """The loop has stopped, or stopped while work ran on it."""
+
+    code = "loop_stopped"
+
+
 class LoopThread:
     """
-    Runs coroutines for any number of threads.
+    Runs coroutines for any number of threads; a context manager.
 
-    It works beside a loop that runs already, as in a notebook, since it has its own.
+    It works beside a loop that runs already, as in a notebook, since it has its own. Between
+    coroutines it goes on, so that connections are kept alive while a person thinks.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, stopped: Callable[[], SlipstreamError] = LoopStoppedError
+    ) -> None:
+        """`stopped` makes what is raised for work that comes when the loop has stopped."""
+        self._stopped = stopped
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self.is_stopped = False
@@ -29,12 +41,24 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send type
         """
         Return the result of a coroutine, or raise what it raises.
 
-        An interrupted wait (Ctrl-C) cancels it, and does not return before it has ended. Raises
-        ClientClosedError when the loop has stopped, or stops meanwhile.
+        An interrupted wait (Ctrl-C) cancels it, and does not return before it has ended; a second
+        interruption is not waited for. Raises what `stopped` makes when the loop has stopped, or
+        stops meanwhile.
         """
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
         tasks: list[asyncio.Task[T]] = []
@@ -42,12 +66,12 @@ class LoopThread:
         def begin() -> None:
             task = self._loop.create_task(work)
             tasks.append(task)
-            task.add_done_callback(lambda done: _pass_on(done, outcome))
+            task.add_done_callback(lambda done: self._pass_on(done, outcome))
 
         with self._lock:
             if self.is_stopped:
                 work.close()
-                raise ClientClosedError
+                raise self._stopped()
             self._loop.call_soon_threadsafe(begin)
         try:
             return outcome.result()
@@ -64,6 +88,14 @@ class LoopThread:
                 self.is_stopped = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_S)
+
+    def _pass_on(self, task: "asyncio.Task[T]", outcome: "concurrent.futures.Future[T]") -> None:
+        if task.cancelled():
+            outcome.set_exception(self._stopped())
+        elif (error := task.exception()) is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(task.result())
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -82,12 +114,3 @@ async def _end_others() -> None:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=_STOP_S / 2)
-
-
-def _pass_on(task: "asyncio.Task[T]", outcome: "concurrent.futures.Future[T]") -> None:
-    if task.cancelled():
-        outcome.set_exception(ClientClosedError())
-    elif (error := task.exception()) is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(task.result())
