@@ -31,6 +31,7 @@ from slipstream.shared.messages.generate import (
 )
 
 SILENCE_S = 2.0  # twice the interval of the keep-alive
+_LONGEST_SILENCE_S = 16.0  # of a request that waits with thousands: each is told in turn
 _RESUME_PAUSE_S = 0.5  # every frame after a gap shows the same gap: asking once is enough
 _MAX_NUM_FRUITLESS_RESUMES = 3  # once the ending is there
 _CANCEL_S = 1.0
@@ -99,6 +100,8 @@ class RequestStream:
         self._open_mailbox = open_mailbox
         self._timeout_s = timeout_s
         self._silence_s = silence_s
+        self._patience_s = silence_s  # as much, or more while it waits with many
+        self._has_begun = False
         self._lost_s = lost_s
         self._mailbox: Mailbox | None = None
         self._is_refused = False
@@ -198,7 +201,7 @@ class RequestStream:
             await self.cancel()
             raise DeadlineExceededError("ending of the stream", self._timeout_s)
         try:
-            async with asyncio.timeout(min(self._silence_s, self._deadline_s - now_s)):
+            async with asyncio.timeout(min(self._patience_s, self._deadline_s - now_s)):
                 messages = await self._mailbox.take()
         except TimeoutError:
             await self._ask_after_silence()
@@ -229,7 +232,7 @@ class RequestStream:
                 raise NoRespondersError(GENERATE.subject())
             # Our Resume met no scheduler: the silence rule asks again.
             return
-        self._heard_s = asyncio.get_running_loop().time()
+        self._hear()
         match decoder_of(ClientAnswer).decode(incoming.payload):
             case Accepted() as accepted:
                 self._take_accepted(accepted, events)
@@ -243,6 +246,19 @@ class RequestStream:
                 raise RequestFailedError(failed)
             case other:
                 raise ProtocolError(f"a stream holds no {type(other).__name__}")
+
+    def _hear(self) -> None:
+        """
+        Note that somebody spoke, and of a waiting request how long that took.
+
+        The more of them wait, the longer it takes until each is told that it does. To ask in
+        between would be more work for a scheduler that has much to do already.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if self.accepted is not None and not self._has_begun:
+            longest_s = max(self._silence_s, _LONGEST_SILENCE_S)
+            self._patience_s = min(max(self._patience_s, 2 * (now_s - self._heard_s)), longest_s)
+        self._heard_s = now_s
 
     def _take_accepted(self, accepted: Accepted, events: list[StreamEvent]) -> None:
         if self.accepted is None:
@@ -260,6 +276,8 @@ class RequestStream:
             await self._resume(reader)
             return
         if new.text or new.token_ids:
+            self._has_begun = True
+            self._patience_s = self._silence_s
             # Of any: what is sent again to one choice may fill the box for the others.
             for each in self.readers:
                 each.num_fruitless_resumes = 0

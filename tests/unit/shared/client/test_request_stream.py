@@ -7,6 +7,7 @@ import pytest
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.memory_bus import MemoryBroker, MemoryBus
 from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME
+from slipstream.shared.client import request_stream
 from slipstream.shared.client.mailbox import MailRoom
 from slipstream.shared.client.request_stream import (
     RequestFailedError,
@@ -217,6 +218,27 @@ async def test_services_that_fall_silent_are_given_up() -> None:
     with pytest.raises(NoAnswerError):
         await read(stream)
     assert [ID] == service.cancelled
+
+
+async def test_who_waits_with_many_does_not_ask_between_one_word_and_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_stream, "_RESUME_PAUSE_S", 0.0)
+    service = Service([Accepted(request_id=ID)])
+    stream = await service.open(silence_s=0.1)
+    reading = asyncio.create_task(read(stream))
+
+    for _ in range(12):
+        await asyncio.sleep(0.15)
+        await service.play([frame(0, 0, "")])
+    # It was not known before the first time, and a machine may stop for a moment; two choices.
+    num_asked = len(service.resumed)
+    await service.play([frame(0, 0, "a")])
+    while len(service.resumed) == num_asked:
+        await asyncio.sleep(0.01)
+
+    assert num_asked <= 6
+    reading.cancel()
 
 
 async def test_without_a_scheduler_it_is_known_at_once() -> None:
