@@ -7,6 +7,7 @@ import typer
 from slipstream.services.cli.batch_command import batch
 from slipstream.services.cli.bench_command import app as bench_app
 from slipstream.services.cli.chat_command import chat
+from slipstream.services.cli.dead_command import app as dead_app
 from slipstream.services.cli.doctor_command import doctor
 from slipstream.services.cli.eval_command import evaluate
 from slipstream.services.cli.exit_codes import EPILOG
@@ -79,6 +80,7 @@ app.command()(roofline)
 app.command()(simulate)
 app.command()(profile)
 app.add_typer(bench_app, name="bench")
+app.add_typer(dead_app, name="dead")
 app.add_typer(model_app, name="model")
 add_role_commands(app)
 

@@ -14,9 +14,9 @@ HOST = "127.0.0.1"
 NAME = "nats"
 _PROGRAM = "nats-server"
 
-# Explicit where a default would hurt: 1 MB payloads, a disk-sized store, and a reader that the
-# server waits for. The store lies in memory, hence its limits: submissions, results and dead
-# letters have 208 MiB of it by default.
+# Explicit where a default would hurt: 1 MB payloads, a disk-sized store, a reader that the server
+# waits for, and writes that reach the disk two minutes later (`sync_interval`). The store lies in
+# memory, hence its limits: submissions, results and dead letters have 208 MiB of it by default.
 _SETTINGS = """\
 server_name: "slipstream-embedded"
 host: "{host}"
@@ -28,7 +28,7 @@ jetstream {{
   store_dir: "{store_dir}"
   max_memory_store: 64MB
   max_file_store: 256MB
-  sync_interval: "2m"
+  sync_interval: always
 }}
 """
 

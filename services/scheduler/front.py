@@ -18,7 +18,7 @@ from slipstream.services.scheduler.prefix_watch import PrefixWatch
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
-from slipstream.shared.bus.subjects import DECODE, GENERATE, SUBMIT, is_inbox, last_token
+from slipstream.shared.bus.subjects import DECODE, GENERATE, SUBMIT, is_inbox, subject_model
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import DeadlineTooShortError, OverloadedError, SlipstreamError
 from slipstream.shared.ids import RequestId, new_request_id
@@ -217,10 +217,9 @@ class Front:
     async def _admit(
         self, incoming: Incoming, root: Span, *, is_submitted: bool
     ) -> RequestRecord | Failed:
-        is_general = incoming.subject in (GENERATE.pattern, SUBMIT.pattern)
-        subject_model = None if is_general else last_token(incoming.subject)
+        model = subject_model(incoming.subject)
         try:
-            request = await self._read(incoming.payload, subject_model, is_submitted=is_submitted)
+            request = await self._read(incoming.payload, model, is_submitted=is_submitted)
         except SlipstreamError as error:
             return failed_from(error, root.context.trace_id)
         except Exception:
@@ -246,7 +245,7 @@ class Front:
         return record
 
     async def _read(
-        self, payload: bytes, subject_model: str | None, *, is_submitted: bool
+        self, payload: bytes, model: str | None, *, is_submitted: bool
     ) -> AdmittedRequest:
         """
         Decode, check, tokenize; raise before tokenizing for what would be served too late.
@@ -256,11 +255,9 @@ class Front:
         is_short = len(payload) <= _MAX_INLINE_BYTES
         read, finish = self._admission.read, self._admission.finish
         if is_short:
-            request = read(payload, subject_model, is_submitted=is_submitted)
+            request = read(payload, model, is_submitted=is_submitted)
         else:
-            request = await asyncio.to_thread(
-                read, payload, subject_model, is_submitted=is_submitted
-            )
+            request = await asyncio.to_thread(read, payload, model, is_submitted=is_submitted)
         late = self.desk.load.judge_read(request, self._admission.deadline_ms(request))
         if late is not None:
             raise _error_of(late)

@@ -29,6 +29,7 @@ from slipstream.services.scheduler.submission_rules import (
 )
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.durable import DurableMessage, StorageError
+from slipstream.shared.bus.subjects import requeued_key
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.lifecycle import cancel_all
@@ -93,7 +94,9 @@ class SubmissionDesk:
     async def _delay_of(self, message: DurableMessage) -> float | None:
         """Serve; return after which delay the message should come again, None for never."""
         try:
-            identity = await asyncio.to_thread(identify, message.payload, message.sequence)
+            identity = await asyncio.to_thread(
+                identify, message.payload, message.sequence, requeued_key(message.subject)
+            )
             async with self._turn(identity.key):
                 return await self._in_turn(message, identity)
         except SlipstreamError as error:

@@ -21,7 +21,7 @@ from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode, e
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion
 from slipstream.shared.messages.reports import DeadLetter
-from slipstream.shared.messages.submission import Identity, is_same
+from slipstream.shared.messages.submission import Identity, is_same, sequence_key
 
 log = structlog.get_logger()
 
@@ -85,7 +85,7 @@ class SubmissionEndings:
             if stored is not None:
                 await self.known(message, identity, stored, may_be_dead=is_dead)
         elif is_dead and isinstance(ending.answer, Failed):
-            await self._bury(message, identity, ending.answer)
+            await self._bury(message, identity.key, ending.answer)
 
     async def known(
         self, message: DurableMessage, identity: Identity, stored: Stored, *, may_be_dead: bool
@@ -95,7 +95,7 @@ class SubmissionEndings:
             log.info("submission_known", key=identity.key, sequence=message.sequence)
             failed = _failure_in(stored)
             if may_be_dead and failed is not None and failed.code != "cancelled":
-                await self._bury(message, identity, failed)
+                await self._bury(message, identity.key, failed)
             return
         failed = Failed(
             code="conflict",
@@ -105,7 +105,7 @@ class SubmissionEndings:
         )
         log.info("submission_conflict", key=identity.key, sequence=message.sequence)
         await self._store(identity.own_key, identity, Ending.of_failure(message, failed).payload)
-        await self._bury(message, identity, failed)
+        await self._bury(message, identity.own_key, failed)
 
     async def _store(self, key: str, identity: Identity, payload: bytes) -> bool:
         """Write a result as soon as it can be written; False when there is one already."""
@@ -122,22 +122,25 @@ class SubmissionEndings:
             await self._stopping.rest(_STORE_REST_S)
             await self._restore()
 
-    async def _bury(self, message: DurableMessage, identity: Identity, failed: Failed) -> None:
+    async def _bury(self, message: DurableMessage, key: str, failed: Failed) -> None:
         letter = DeadLetter(
             reason=failed.code,
             payload=message.payload,
             num_deliveries=message.num_deliveries,
             message=failed.message,
+            key=key,
+            subject=message.subject,
         )
         try:
             await self._durable.publish(
                 DEAD.subject(reason=failed.code),
                 encode(letter, encoding_of(message.payload)),
-                {MESSAGE_ID: identity.own_key},
+                # Of the message, not of the job: requeued, it may die again within the window.
+                {MESSAGE_ID: sequence_key(message.sequence)},
             )
         except StorageError as error:
             # Its ending is stored, which is what its publisher was promised.
-            log.warning("dead_letter_lost", key=identity.key, error=str(error))
+            log.warning("dead_letter_lost", key=key, error=str(error))
             return
         self._metrics.dead(failed.code)
 

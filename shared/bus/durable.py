@@ -53,6 +53,15 @@ class Stored(NamedTuple):
 
     value: bytes
     headers: Mapping[str, str]
+    revision: int = 0  # another one for each that was ever written under its key
+
+
+class StoredLetter(NamedTuple):
+    """A dead letter as it lies in its stream."""
+
+    sequence: int  # its number there
+    payload: bytes  # a `DeadLetter`
+    age_s: float
 
 
 class DurableMessage(Protocol):
@@ -115,6 +124,25 @@ class ResultStore(Protocol):
     async def get(self, key: str) -> Stored | None:
         """Return a result. Raises StorageError."""
 
+    async def discard(self, key: str, stored: Stored) -> bool:
+        """Make room for another result; False when it is another one already."""
+
+
+class DeadLetters(Protocol):
+    """The stream of dead letters. All raise StorageError."""
+
+    async def after(self, sequence: int) -> StoredLetter | None:
+        """Return the first one behind a number; None when there is none."""
+
+    async def get(self, sequence: int) -> StoredLetter | None:
+        """Return one by its number."""
+
+    async def drop(self, sequence: int) -> None:
+        """Remove one; nothing happens when it is gone already."""
+
+    async def last_sequence(self) -> int:
+        """Return the number of the newest that ever was."""
+
 
 class Durable(Protocol):
     """The durable side of a bus. Every wait has a deadline."""
@@ -126,6 +154,10 @@ class Durable(Protocol):
     @property
     def results(self) -> ResultStore:
         """The results."""
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What could not be served."""
 
     async def ensure(self, limits: DurableLimits) -> None:
         """

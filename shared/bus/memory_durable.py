@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slipstream.shared.bus.durable import (
@@ -11,9 +11,10 @@ from slipstream.shared.bus.durable import (
     QueueCounts,
     StorageError,
     Stored,
+    StoredLetter,
     TooLargeToStoreError,
 )
-from slipstream.shared.bus.subjects import SUBMIT
+from slipstream.shared.bus.subjects import DEAD, PREFIX
 
 
 @dataclass(eq=False)
@@ -98,6 +99,7 @@ class MemoryResults:
 
     entries: dict[str, Stored] = field(default_factory=dict)
     is_broken: bool = False
+    _revisions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     async def create(self, key: str, value: bytes, headers: Mapping[str, str]) -> bool:
         """Write a result where there is none."""
@@ -105,7 +107,7 @@ class MemoryResults:
             raise StorageError("broken by the test")
         if key in self.entries:
             return False
-        self.entries[key] = Stored(value, dict(headers))
+        self.entries[key] = Stored(value, dict(headers), next(self._revisions))
         return True
 
     async def get(self, key: str) -> Stored | None:
@@ -113,6 +115,45 @@ class MemoryResults:
         if self.is_broken:
             raise StorageError("broken by the test")
         return self.entries.get(key)
+
+    async def discard(self, key: str, stored: Stored) -> bool:
+        """Remove a result."""
+        if self.is_broken:
+            raise StorageError("broken by the test")
+        found = self.entries.get(key)
+        if found is None or found.revision != stored.revision:
+            return False
+        del self.entries[key]
+        return True
+
+
+class MemoryDeadLetters:
+    """A list with the stream's protocol."""
+
+    def __init__(self, letters: list[MemoryMessage]) -> None:
+        self._letters = letters
+
+    async def after(self, sequence: int) -> StoredLetter | None:
+        """Return the first one behind a number."""
+        later = [each for each in self._letters if each.sequence > sequence]
+        return _as_letter(later[0]) if later else None
+
+    async def get(self, sequence: int) -> StoredLetter | None:
+        """Return one by its number."""
+        found = [each for each in self._letters if each.sequence == sequence]
+        return _as_letter(found[0]) if found else None
+
+    async def drop(self, sequence: int) -> None:
+        """Remove one."""
+        self._letters[:] = [each for each in self._letters if each.sequence != sequence]
+
+    async def last_sequence(self) -> int:
+        """Return the number of the newest, as far as it is there."""
+        return max((each.sequence for each in self._letters), default=0)
+
+
+def _as_letter(message: MemoryMessage) -> StoredLetter:
+    return StoredLetter(message.sequence, message.payload, message.age_s)
 
 
 class MemoryDurable:
@@ -124,6 +165,7 @@ class MemoryDurable:
         self.limits: DurableLimits | None = None
         self.num_ensured = 0
         self.dead: list[MemoryMessage] = []
+        self.dead_letters = MemoryDeadLetters(self.dead)
         self._sequences = itertools.count(1)
         self._sequence_of: dict[str, int] = {}  # by message id
 
@@ -147,9 +189,9 @@ class MemoryDurable:
         if message_id is not None:
             self._sequence_of[message_id] = sequence
         message = MemoryMessage(self.queue, subject, payload, headers, sequence)
-        if subject.startswith(SUBMIT.pattern):
+        if subject.startswith(f"{PREFIX}.{DEAD.name}."):
+            self.dead.append(message)
+        else:
             self.queue.waiting.append(message)
             self.queue.changed.set()
-        else:
-            self.dead.append(message)
         return sequence

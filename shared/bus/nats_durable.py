@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -18,11 +19,14 @@ from slipstream.shared.bus.durable import (
     QueueCounts,
     StorageError,
     Stored,
+    StoredLetter,
     TooLargeToStoreError,
 )
 
 _CALL_S = 2.0  # what an answer of the server may take
 _TOO_LARGE = 10054
+_NO_MESSAGE = 10037
+_NO_SUCH_SEQUENCE = 10043
 _WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 _EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _OPERATION = "KV-Operation"  # header of what stands for a deleted key
@@ -144,7 +148,19 @@ class NatsResults:
             found = await self._found(key)
         if found is None or _is_deleted(found):
             return None
-        return Stored(found.data or b"", found.headers or {})
+        return Stored(found.data or b"", found.headers or {}, found.seq or 0)
+
+    async def discard(self, key: str, stored: Stored) -> bool:
+        """Put the mark of a deleted key in its place, which every KV client understands."""
+        headers = {_OPERATION: "DEL", _EXPECTED_SEQUENCE: str(stored.revision)}
+        with _translated(f"the result {key} was not removed"):
+            try:
+                await self._stream.publish(nats_topology.result_subject(key), b"", headers=headers)
+            except nats.js.errors.APIError as error:
+                if error.err_code in _WRONG_LAST_SEQUENCE:
+                    return False
+                raise
+        return True
 
     async def _found(self, key: str) -> RawStreamMsg | None:
         try:
@@ -161,6 +177,46 @@ def _is_deleted(found: RawStreamMsg) -> bool:
     return _OPERATION in (found.headers or {})
 
 
+class NatsDeadLetters:
+    """The stream of dead letters, read one by one: there are few."""
+
+    def __init__(self, stream: JetStreamContext) -> None:
+        self._stream = stream
+
+    async def after(self, sequence: int) -> StoredLetter | None:
+        """Return the first one behind a number."""
+        return await self._found(seq=sequence + 1, subject=subjects.DEAD.wildcard, next=True)
+
+    async def get(self, sequence: int) -> StoredLetter | None:
+        """Return one by its number."""
+        return await self._found(seq=sequence)
+
+    async def drop(self, sequence: int) -> None:
+        """Remove one."""
+        with _translated(f"the dead letter {sequence} was not removed"):
+            try:
+                await self._stream.delete_msg(subjects.DEAD_STREAM, sequence)
+            except nats.js.errors.APIError as error:
+                if error.err_code != _NO_SUCH_SEQUENCE:
+                    raise
+
+    async def last_sequence(self) -> int:
+        """Return the number of the newest that ever was."""
+        with _translated("the dead letters could not be looked at"):
+            return int((await self._stream.stream_info(subjects.DEAD_STREAM)).state.last_seq)
+
+    async def _found(self, **wanted: Any) -> StoredLetter | None:  # Any: of `get_msg`
+        with _translated("the dead letters could not be read"):
+            try:
+                found = await self._stream.get_msg(subjects.DEAD_STREAM, **wanted)
+            except nats.js.errors.NotFoundError as error:
+                if error.err_code != _NO_MESSAGE:
+                    raise
+                return None
+        age_s = time.time() - found.time.timestamp() if found.time is not None else 0.0
+        return StoredLetter(found.seq or 0, found.data or b"", max(0.0, age_s))
+
+
 class NatsDurable:
     """The durable side of one connection."""
 
@@ -169,6 +225,7 @@ class NatsDurable:
         self._stream = client.jetstream(timeout=_CALL_S)
         self.queue = NatsQueue(client, self._stream)
         self.results = NatsResults(self._stream)
+        self.dead_letters = NatsDeadLetters(self._stream)
 
     async def ensure(self, limits: DurableLimits) -> None:
         """Make or change the streams."""

@@ -58,8 +58,13 @@ def stream_configs(limits: DurableLimits) -> list[StreamConfig]:
     """Return the three streams as they should be."""
     queue = StreamConfig(
         name=subjects.SUBMIT_STREAM,
-        # Both: `submit.>` would leave out `submit` itself.
-        subjects=[subjects.SUBMIT.pattern, subjects.SUBMIT_MODEL.wildcard],
+        # All: `submit.>` would leave out `submit` itself.
+        subjects=[
+            subjects.SUBMIT.pattern,
+            subjects.SUBMIT_MODEL.wildcard,
+            subjects.REQUEUE.wildcard,
+            subjects.REQUEUE_MODEL.wildcard,
+        ],
         retention=RetentionPolicy.WORK_QUEUE,
         storage=StorageType.FILE,
         # A full queue says so to whoever publishes; nothing that was taken is dropped.

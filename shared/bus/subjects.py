@@ -96,6 +96,10 @@ GENERATE = Topic(f"{PREFIX}.generate", GenerateRequest, ClientAnswer)
 GENERATE_MODEL = Topic(f"{PREFIX}.generate.{{model}}", GenerateRequest, ClientAnswer)
 SUBMIT = Topic(f"{PREFIX}.submit", GenerateRequest)
 SUBMIT_MODEL = Topic(f"{PREFIX}.submit.{{model}}", GenerateRequest)
+# A dead letter once more; its result lies under the key in the subject. Not for everybody: whoever
+# may publish here chooses under which key a result lies.
+REQUEUE = Topic(f"{PREFIX}.requeue.{{key}}", GenerateRequest)
+REQUEUE_MODEL = Topic(f"{PREFIX}.requeue.{{key}}.{{model}}", GenerateRequest)
 CANCEL = Topic(f"{PREFIX}.cancel.{{request_id}}", Cancel, Cancelled | Failed)
 RESUME = Topic(f"{PREFIX}.resume.{{request_id}}", Resume, ClientAnswer)
 PREFILL = Topic(
@@ -155,6 +159,8 @@ TOPICS = (
     GENERATE_MODEL,
     SUBMIT,
     SUBMIT_MODEL,
+    REQUEUE,
+    REQUEUE_MODEL,
     CANCEL,
     RESUME,
     PREFILL,
@@ -175,6 +181,38 @@ def discovery_subjects(verb: str, name: str, instance_id: str) -> list[str]:
     """Return where a service is asked: with all others, with those of its name, and alone."""
     everybody = f"{DISCOVERY_PREFIX}.{verb}"
     return [everybody, f"{everybody}.{name}", f"{everybody}.{name}.{instance_id}"]
+
+
+def requeue_subject(key: str, submitted_to: str) -> str:
+    """Return where a dead letter is published again; the model in its first subject stays."""
+    model = _token_behind(SUBMIT, submitted_to) or _requeued(submitted_to)[1]
+    return REQUEUE_MODEL.subject(key=key, model=model) if model else REQUEUE.subject(key=key)
+
+
+def requeued_key(subject: str) -> str | None:
+    """Return under which key a dead letter that was published again has its result."""
+    return _requeued(subject)[0]
+
+
+def subject_model(subject: str) -> str | None:
+    """Return the model's token in the subject of a request, if it has one."""
+    return (
+        _token_behind(GENERATE, subject) or _token_behind(SUBMIT, subject) or _requeued(subject)[1]
+    )
+
+
+def _requeued(subject: str) -> tuple[str | None, str | None]:
+    """Return key and model."""
+    prefix, _, rest = subject.partition(f"{PREFIX}.{REQUEUE.name}.")
+    if prefix or not rest:
+        return None, None
+    key, _, model = rest.partition(".")
+    return key, model or None
+
+
+def _token_behind(topic: Topic, subject: str) -> str | None:
+    start = f"{topic.pattern}."
+    return subject.removeprefix(start) if subject.startswith(start) else None
 
 
 def is_inbox(subject: str) -> bool:

@@ -126,3 +126,5 @@ class DeadLetter(Message, frozen=True, tag="dead_letter"):
     payload: bytes
     num_deliveries: int
     message: str = ""
+    key: str = ""  # of its result
+    subject: str = ""  # where it was published

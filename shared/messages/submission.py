@@ -10,7 +10,7 @@ Without one it is the sequence number of the publish acknowledgement: `seq-<numb
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -72,8 +72,15 @@ def is_same(stored_digest: str | None, digest: str) -> bool:
     return stored_digest in (None, digest)
 
 
-def identify(payload: bytes, sequence: int) -> Identity:
-    """Return a submission's identity; one that can't be read, or has no usable key, has its own."""
+def identify(payload: bytes, sequence: int, requeued_key: str | None = None) -> Identity:
+    """
+    Return a submission's identity; one that can't be read, or has no usable key, has its own.
+
+    One that was a dead letter keeps the key that its publisher knows.
+    """
+    if requeued_key is not None and is_result_key(requeued_key):
+        own = identify(payload, sequence)
+        return replace(own, key=requeued_key, own_key=requeued_key)
     own_key = sequence_key(sequence)
     try:
         request = decode_request(payload)

@@ -9,7 +9,14 @@ from slipstream.services.cli import nats_server
 from slipstream.shared.bus.durable import DurableLimits
 from slipstream.shared.bus.memory_bus import matches
 from slipstream.shared.bus.nats_topology import consumer_config, stream_configs
-from slipstream.shared.bus.subjects import DEAD, SUBMIT, SUBMIT_MODEL, TOPICS
+from slipstream.shared.bus.subjects import (
+    DEAD,
+    REQUEUE,
+    REQUEUE_MODEL,
+    SUBMIT,
+    SUBMIT_MODEL,
+    TOPICS,
+)
 
 ROOT = Path(__file__).parents[3]
 _UNITS = {"MB": 10**6, "GB": 10**9}
@@ -33,10 +40,16 @@ def test_our_servers_have_room_for_the_default_limits(settings: str) -> None:
     )
 
 
-def test_a_server_that_keeps_its_files_writes_them_through() -> None:
-    settings = (ROOT / "deploy" / "nats.conf").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    "settings",
+    [nats_server._SETTINGS, (ROOT / "deploy" / "nats.conf").read_text(encoding="utf-8")],
+    ids=["embedded", "deploy"],
+)
+def test_what_is_acknowledged_has_been_written_through(settings: str) -> None:
+    """The default, two minutes, would lose it with the power."""
+    lines = [line.strip() for line in settings.partition("jetstream {")[2].splitlines()]
 
-    assert "sync_interval: always" in settings
+    assert "sync_interval: always" in lines
 
 
 def test_only_what_is_durable_is_captured() -> None:
@@ -49,7 +62,7 @@ def test_only_what_is_durable_is_captured() -> None:
         if any(matches(subject, topic.wildcard.replace("*", "x")) for subject in captured)
     ]
 
-    assert [SUBMIT, SUBMIT_MODEL, DEAD] == topics
+    assert [SUBMIT, SUBMIT_MODEL, REQUEUE, REQUEUE_MODEL, DEAD] == topics
 
 
 def test_windows_of_duplicates_end_with_what_is_kept() -> None:

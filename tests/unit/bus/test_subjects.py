@@ -36,7 +36,7 @@ def test_token_that_would_widen_a_subject_is_refused(token: str) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
 def test_wildcard_covers_every_subject_of_its_topic(topic: Topic) -> None:
-    names = {"model": "m", "request_id": "r", "worker_id": "w", "host_id": "h"}
+    names = {"key": "k", "model": "m", "request_id": "r", "worker_id": "w", "host_id": "h"}
     subject = topic.subject(**names, verb="lease", role="kv", reason="expired")
 
     assert subject.startswith(f"{PREFIX}.")

@@ -103,7 +103,14 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
         PhaseEvent(DECODE_WORKER, 0, 0, REQUEST, 0, "unknown"),
     ),
     "dead_letter": (
-        DeadLetter("expired", b'{"prompt": "x"}', 3, "deadline passed"),
+        DeadLetter(
+            "expired",
+            b'{"prompt": "x"}',
+            3,
+            "deadline passed",
+            "seq-7",
+            "slipstream.v1.submit",
+        ),
         DeadLetter("expired", b"", 1),
     ),
 }
