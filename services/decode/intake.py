@@ -7,6 +7,8 @@ Adopt what was handed over, or lease blocks, and go on where earlier attempts st
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from slipstream.services.decode.pulls import RemotePulls
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.stopping import StopChecker
@@ -16,6 +18,7 @@ from slipstream.shared.bus.endpoint import call_kv
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.jobs import DecodeJob, HandOver
 from slipstream.shared.messages.kv import Adopt, Adopted, KvRefused
+from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.model.config import ModelConfig
 from slipstream.shared.model.detokenizer import IncrementalDetokenizer, Vocabulary
 from slipstream.shared.model.sampling import SampledToken
@@ -77,6 +80,17 @@ def take_first_token(sequence: DecodeSequence) -> None:
     token_id = hand_over.first_token_id
     sampler.accept(token_id)
     sequence.emit(SampledToken(token_id, hand_over.first_token_logprobs, sampler.is_complete))
+
+
+def as_job(sequence: DecodeSequence) -> DecodeJob:
+    """Return the job of a sequence as another attempt would be given it now."""
+    return msgspec.structs.replace(
+        sequence.job,
+        hand_over=None,
+        output_token_ids=PackedInts(sequence.log.token_ids),
+        deadline_ms=sequence.deadline.remaining_ms,
+        elapsed_ms=(time.monotonic() - sequence.arrived_at) * 1000,
+    )
 
 
 def is_near(job: DecodeJob, host: WorkerHost) -> bool:

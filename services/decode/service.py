@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from slipstream.services.decode.answering import answer
 from slipstream.services.decode.parts import DecodeParts, open_parts
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
@@ -11,10 +12,7 @@ from slipstream.shared.config import DecodeConfig
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import Role
-from slipstream.shared.messages.generate import Cancel, Resume
-from slipstream.shared.messages.jobs import DecodeJob
-from slipstream.shared.messages.kv import Prefilled, Reclaim
-from slipstream.shared.messages.reports import Drain, ReportRequest, WorkerReport
+from slipstream.shared.messages.reports import WorkerReport
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
@@ -75,21 +73,7 @@ class DecodeService:
 
     async def _answer(self, message: Any, incoming: Incoming) -> Any:  # Any: the topic's unions
         assert self._parts is not None, "listening starts after the parts exist"
-        match message:
-            case DecodeJob():
-                return self._parts.jobs.accept(message, extract(incoming.headers))
-            case Cancel():
-                return self._parts.jobs.cancel(message)
-            case Resume():
-                return await self._parts.publisher.resume(message)
-            case Prefilled():
-                return self._parts.jobs.prefilled(message)
-            case Reclaim():
-                return self._parts.steps.reclaim(message)
-            case Drain() | ReportRequest():
-                if isinstance(message, Drain):
-                    self._parts.draining.begin()
-                return self._parts.reporter.report(is_full=True)
+        return await answer(self._parts, message, extract(incoming.headers))
 
     async def _saw_report(self, report: WorkerReport, _incoming: Incoming) -> None:
         assert self._parts is not None, "as above"

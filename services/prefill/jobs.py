@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from slipstream.services.prefill.hand_over import decode_job, hand_over, is_near, tell_ahead
@@ -47,6 +48,7 @@ class PrefillJobs:
         worker: tuple[WorkerId, int],
         num_seats: int,
         changed: Callable[[], None],
+        scheduler_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self._bus = bus
         self._tracer = tracer
@@ -57,7 +59,9 @@ class PrefillJobs:
         self._leasing = Leasing(bus, host, worker)
         self._num_seats = num_seats
         self._changed = changed
+        self._scheduler_epoch = scheduler_epoch
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._jobs: dict[Attempt, tuple[PrefillJob, float]] = {}  # and when they were received
         self._sequences: dict[Attempt, PrefillSequence] = {}
         self._cancelled: set[Attempt] = set()
         self._tombstones = Tombstones(_KEEP_S)
@@ -83,8 +87,14 @@ class PrefillJobs:
                 return Rejected(request_id=job.request_id, attempt=job.attempt, reason=reason)
             self._book.hold(attempt, "prefilling")
             self._changed()
+            self._jobs[attempt] = (job, time.monotonic())
             self._tasks[attempt] = asyncio.create_task(self._serve(job, context))
         return Accepted(request_id=job.request_id, attempt=job.attempt, worker_id=self._worker_id)
+
+    def held(self) -> list[PrefillJob]:
+        """Return all jobs that are held, with what has become of their time."""
+        now = time.monotonic()
+        return [_aged(job, (now - received_at) * 1000) for job, received_at in self._jobs.values()]
 
     def cancel(self, message: Cancel) -> Cancelled:
         """Stop at the next chunk; what comes later of this attempt is refused."""
@@ -153,6 +163,7 @@ class PrefillJobs:
             span.end()
         finally:
             del self._tasks[attempt]
+            del self._jobs[attempt]
             self._cancelled.discard(attempt)
             self._past.add(attempt, time.monotonic())
             self._changed()
@@ -181,6 +192,8 @@ class PrefillJobs:
             await self._compute(sequence, deadline)
             self._book.hold(attempt, "handing_over")
             message = decode_job(sequence, self._host, self._worker_id, received_at)
+            # Of the scheduler that knows of it by now, which may have taken over meanwhile.
+            message = msgspec.structs.replace(message, scheduler_epoch=self._scheduler_epoch())
             answer = await hand_over(self._bus, self._tracer, job, message, deadline)
             if isinstance(answer, Rejected):
                 raise JobEndedError(f"decode_{answer.reason}", answer.message)
@@ -255,6 +268,11 @@ class PrefillJobs:
             self._steps.wake()
             if num_whole > first and not is_near(sequence.job, self._host):
                 await tell_ahead(self._bus, sequence, self._host, self._worker_id)
+
+
+def _aged(job: PrefillJob, ms: float) -> PrefillJob:
+    left_ms = None if job.deadline_ms is None else max(0, job.deadline_ms - int(ms))
+    return msgspec.structs.replace(job, deadline_ms=left_ms, elapsed_ms=job.elapsed_ms + ms)
 
 
 def _translated(error: Exception) -> Exception:

@@ -53,7 +53,17 @@ async def open_parts(
         reporter.changed()
         metrics.steps.activities.recount()
 
-    jobs = PrefillJobs(bus, tracer, host, steps, book, worker, config.num_seats, changed)
+    jobs = PrefillJobs(
+        bus,
+        tracer,
+        host,
+        steps,
+        book,
+        worker,
+        config.num_seats,
+        changed,
+        lambda: reporter.epochs.highest,
+    )
     host.keeper.on_lost = jobs.lease_lost
     metrics.watch(jobs, host.engine)
     metrics.steps.activities.count = lambda: (steps.num_stepped, book.num_held)

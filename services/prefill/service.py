@@ -69,12 +69,17 @@ class PrefillService:
 
     async def _answer(self, message: Any, incoming: Incoming) -> Any:  # Any: the topic's unions
         assert self._parts is not None, "listening starts after the parts exist"
+        jobs, reporter = self._parts.jobs, self._parts.reporter
+        if not isinstance(message, Drain) and (refusal := reporter.epochs.refusal(message)):
+            return refusal
         match message:
             case PrefillJob():
-                return self._parts.jobs.accept(message, extract(incoming.headers))
+                return jobs.accept(message, extract(incoming.headers))
             case Cancel():
-                return self._parts.jobs.cancel(message)
+                return jobs.cancel(message)
+            case ReportRequest(with_jobs=True):
+                return reporter.report_with_jobs(jobs.held())
             case Drain() | ReportRequest():
                 if isinstance(message, Drain):
                     self._parts.draining.begin()
-                return self._parts.reporter.report(is_full=True)
+                return reporter.report(is_full=True)

@@ -42,6 +42,9 @@ from slipstream.shared.messages.reports import (
     KvEvent,
     PhaseEvent,
     ReportRequest,
+    RequestAdmitted,
+    RequestsSettled,
+    SchedulerState,
     WorkerReport,
 )
 from slipstream.shared.messages.traces import TraceFound, TraceRequest, TracesFound
@@ -118,7 +121,10 @@ DRAFT = Topic(
     Accepted | Rejected | DraftTokens | WorkerReport | Failed,
 )
 REPORT = Topic(f"{PREFIX}.report.{{worker_id}}", WorkerReport)
-EVENT = Topic(f"{PREFIX}.event.{{role}}", KvEvent | PhaseEvent)
+EVENT = Topic(
+    f"{PREFIX}.event.{{role}}",
+    KvEvent | PhaseEvent | RequestAdmitted | RequestsSettled | SchedulerState,
+)
 DEAD = Topic(f"{PREFIX}.dead.{{reason}}", DeadLetter)
 TRACES = Topic(f"{PREFIX}.traces", TraceRequest, TraceFound | TracesFound | Failed)
 

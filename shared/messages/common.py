@@ -24,6 +24,7 @@ class AttemptMessage(Message, frozen=True, kw_only=True):
 
     request_id: RequestId
     attempt: int
+    # Of the scheduler behind it; whoever has heard of a later one refuses it. 0: of none.
     scheduler_epoch: int = 0
     deadline_ms: int | None = None  # what remains of the request's time when this was sent
 

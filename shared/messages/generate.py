@@ -203,6 +203,7 @@ class Cancel(Message, frozen=True, tag="cancel"):
     request_id: RequestId
     attempt: int | None = None
     reason: str = "client"
+    scheduler_epoch: int = 0  # as in `AttemptMessage`
 
 
 class Cancelled(Message, frozen=True, tag="cancelled"):
@@ -220,3 +221,4 @@ class Resume(Message, frozen=True, tag="resume"):
     reply: str
     from_index: int = 0
     choice: int = 0
+    scheduler_epoch: int = 0  # as in `AttemptMessage`

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from slipstream.shared.ids import HostId, LeaseId, WorkerId
-from slipstream.shared.messages.common import AttemptMessage, Route
+from slipstream.shared.messages.common import AttemptMessage, LatencyClassName, Route
 from slipstream.shared.messages.kv import BlockOrigin
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.sampling import SamplingParameters, TokenLogprobs
@@ -45,6 +45,9 @@ class SequenceJob(AttemptMessage, frozen=True, kw_only=True):
     cache_salt: str = ""
     adapter: str = ""
     allow_other_numerics: bool = False
+    # What another scheduler needs to know when it takes over.
+    latency_class: LatencyClassName | None = None
+    client_inbox: str = ""  # empty, or not the reply's subject: a scheduler takes the answer
 
 
 class PrefillJob(SequenceJob, frozen=True, kw_only=True, tag="prefill_job"):

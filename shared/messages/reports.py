@@ -1,10 +1,14 @@
 """What workers say of themselves: the registry record, reports (the truth) and events (hints)."""
 
+from typing import Literal
+
 import msgspec
 
 from slipstream.shared.ids import HostId, RequestId, WorkerId
 from slipstream.shared.messages.common import FinishReason, Message, Phase, Role, Usage
+from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.telemetry.context import SpanContext
 
 
 class WorkerRecord(Message, frozen=True, tag="worker_record"):
@@ -76,12 +80,14 @@ class WorkerReport(Message, frozen=True, tag="worker_report"):
     # Measured over the steps of late; 0: nothing to measure yet.
     prompt_tokens_per_s: float = 0.0  # of prompts, in the time that was theirs
     pulled_tokens_per_s: float = 0.0  # of KV from other hosts
+    jobs: list[PrefillJob | DecodeJob] = []  # of what is held, for a scheduler that takes over
 
 
 class ReportRequest(Message, frozen=True, tag="report_request"):
     """Ask a worker for a full report; the answer is a WorkerReport."""
 
     scheduler_epoch: int = 0
+    with_jobs: bool = False  # from a scheduler that takes over: also the jobs of what is held
 
 
 class Drain(Message, frozen=True, tag="drain"):
@@ -89,9 +95,58 @@ class Drain(Message, frozen=True, tag="drain"):
 
 
 class LeaderRecord(Message, frozen=True, tag="leader_record"):
-    """Entry of the leader bucket; its revision is the scheduler epoch."""
+    """Entry of the leader bucket. The revision of the first one of a term is its epoch."""
 
     scheduler_id: WorkerId
+
+
+class ForwardedRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A client's message as it came, for a standby that was not there to hear it."""
+
+    subject: str
+    payload: bytes
+    headers: dict[str, str] = {}
+    elapsed_ms: float = 0.0
+
+
+class RequestAdmitted(Message, frozen=True, kw_only=True, tag="request_admitted"):
+    """
+    What the active scheduler has made of a client's message.
+
+    A standby keeps message and answer until the request has ended: a successor admits it under the
+    same id and with the same seed. `digest` names the message (`shared/scheduling/shadow.py`).
+    """
+
+    scheduler_epoch: int
+    digest: bytes
+    request_id: RequestId
+    reply: str
+    seed: int
+    root_span: SpanContext
+    attempt: int = 0
+    num_choices: int = 1
+    message: ForwardedRequest | None = None
+
+
+class RequestsSettled(Message, frozen=True, kw_only=True, tag="requests_settled"):
+    """Requests that have their ending, by id; and messages that were refused, by digest."""
+
+    scheduler_epoch: int
+    request_ids: list[RequestId] = []
+    digests: list[bytes] = []
+
+
+class SchedulerState(Message, frozen=True, kw_only=True, tag="scheduler_state"):
+    """
+    What a scheduler is, once a second and at each change.
+
+    A standby that is new asks for all that is open; an active one that leaves asks for a successor.
+    """
+
+    scheduler_id: WorkerId
+    state: Literal["active", "standby", "leaving"]
+    scheduler_epoch: int = 0
+    is_new: bool = False
 
 
 class KvEvent(msgspec.Struct, frozen=True, array_like=True, tag="kv_event"):

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
@@ -14,7 +14,9 @@ from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.kv.kv_class import KvClass
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.codec import encode
+from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
 from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
+from slipstream.shared.worker.epoch_gate import EpochGate
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.throughput import Speeds
 
@@ -25,6 +27,7 @@ REPORT_S = 0.3
 # 200 requests a second the scheduler takes a twelfth less of its core than with half of this.
 _MIN_REPORT_S = 0.01
 RECORD_S = 2.0
+_REPORT_ROOM = 1024 * 1024  # of a message, for all but jobs
 
 
 class Reporter:
@@ -40,7 +43,7 @@ class Reporter:
     ) -> None:
         self.record = record
         self.book = book
-        self.scheduler_epoch = 0
+        self.epochs = EpochGate()
         self._bus = bus
         self._num_free_blocks = num_free_blocks
         self._speeds = speeds or Speeds()
@@ -89,7 +92,7 @@ class Reporter:
             num_free_blocks=self._num_free_blocks(),
             num_blocks=record.num_blocks,
             host_id=record.host_id,
-            scheduler_epoch=self.scheduler_epoch,
+            scheduler_epoch=self.epochs.highest,
             is_full=is_full,
             is_draining=record.is_draining,
             held=held,
@@ -98,6 +101,18 @@ class Reporter:
             prompt_tokens_per_s=self._speeds.prompts.tokens_per_s,
             pulled_tokens_per_s=self._speeds.pulls.tokens_per_s,
         )
+
+    def report_with_jobs(self, jobs: Sequence[PrefillJob | DecodeJob]) -> WorkerReport:
+        """Return a full report with the jobs of what is held, as many as fit into a message."""
+        told: list[PrefillJob | DecodeJob] = []
+        num_bytes_left = self._bus.max_payload - _REPORT_ROOM
+        for job in jobs:
+            num_bytes_left -= len(encode(job))
+            if num_bytes_left < 0:
+                log.warning("jobs_not_told", num_jobs=len(jobs) - len(told))
+                break
+            told.append(job)
+        return msgspec.structs.replace(self.report(is_full=True), jobs=told)
 
     async def publish(self, *, is_full: bool = False) -> None:
         """Send a report now."""

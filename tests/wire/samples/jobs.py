@@ -45,6 +45,8 @@ JOB: dict[str, Any] = {
     "cache_salt": "salt",
     "adapter": "poet",
     "allow_other_numerics": True,
+    "latency_class": "batch",
+    "client_inbox": "_INBOX.abc.1",
 }
 SMALL_JOB: dict[str, Any] = {
     **ATTEMPT,

@@ -3,19 +3,25 @@
 import msgspec
 
 from slipstream.shared.ids import WorkerId
+from slipstream.shared.messages.jobs import PrefillJob
 from slipstream.shared.messages.reports import (
     DeadLetter,
     Drain,
     EndedSequence,
+    ForwardedRequest,
     HeldSequence,
     KvEvent,
     LeaderRecord,
     PhaseEvent,
     ReportRequest,
+    RequestAdmitted,
+    RequestsSettled,
+    SchedulerState,
     WorkerRecord,
     WorkerReport,
 )
 
+from .jobs import SMALL_JOB
 from .parts import (
     DECODE_WORKER,
     FINGERPRINT,
@@ -25,6 +31,8 @@ from .parts import (
     NUMERICS,
     OTHER_REQUEST,
     REQUEST,
+    RICH_SPAN,
+    SPAN,
     TOKENS,
     USAGE,
 )
@@ -88,12 +96,49 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             kv_class="model|layout|numerics",
             prompt_tokens_per_s=812.5,
             pulled_tokens_per_s=9000.0,
+            jobs=[PrefillJob(**SMALL_JOB, decode_worker_id=DECODE_WORKER, decode_host_id=HOST)],
         ),
         WorkerReport(DECODE_WORKER, "decode", 11, 7, 32, 32),
     ),
     "drain": (Drain(), Drain()),
-    "report_request": (ReportRequest(41), ReportRequest()),
+    "report_request": (ReportRequest(41, with_jobs=True), ReportRequest()),
     "leader_record": (LeaderRecord(WorkerId("scheduler-1")), LeaderRecord(WorkerId(""))),
+    "request_admitted": (
+        RequestAdmitted(
+            scheduler_epoch=41,
+            digest=b"\x01" * 16,
+            request_id=REQUEST,
+            reply="_INBOX.abc.1",
+            seed=7,
+            root_span=RICH_SPAN,
+            attempt=2,
+            num_choices=3,
+            message=ForwardedRequest(
+                subject="slipstream.v1.generate",
+                payload=b'{"prompt": "x"}',
+                headers={"traceparent": "00"},
+                elapsed_ms=2.75,
+            ),
+        ),
+        RequestAdmitted(
+            scheduler_epoch=41,
+            digest=b"",
+            request_id=REQUEST,
+            reply="_INBOX.abc.1",
+            seed=7,
+            root_span=SPAN,
+        ),
+    ),
+    "requests_settled": (
+        RequestsSettled(scheduler_epoch=41, request_ids=[REQUEST], digests=[b"\x01" * 16]),
+        RequestsSettled(scheduler_epoch=41),
+    ),
+    "scheduler_state": (
+        SchedulerState(
+            scheduler_id=WorkerId("scheduler-1"), state="standby", scheduler_epoch=41, is_new=True
+        ),
+        SchedulerState(scheduler_id=WorkerId("scheduler-1"), state="active"),
+    ),
     "kv_event": (
         KvEvent(HOST, 1_234, 5, [b"\x00\xff" * 8], [b"\x01" * 16]),
         KvEvent(HOST, 1_234, 5, [], []),
