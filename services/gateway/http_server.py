@@ -18,6 +18,7 @@ from slipstream.services.gateway.errors import ApiError
 from slipstream.services.gateway.exchange import CONNECTION, JSON, reset
 from slipstream.shared.errors import ConfigurationError
 
+_TICK_S = 1.0
 _BACKLOG = 4096
 _KEEP_ALIVE_S = 75
 # Unread bytes of a connection at which its writer waits. Small: they are memory of a slow reader.
@@ -175,6 +176,22 @@ def _bounded_httptools() -> type[asyncio.Protocol]:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopping = asyncio.Event()
+
+    def end(self) -> None:
+        """Have the server end soon."""
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        """Look once a second, for the date: ten times wakes an idle process for nothing."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._stopping.wait()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process: see `shared/lifecycle.py`."""
@@ -233,7 +250,7 @@ class HttpServer:
 
     async def stop(self, timeout_s: float) -> None:
         """End what is left of connections, then the server."""
-        self._server.should_exit = True
+        self._server.end()
         if self._task is not None:
             _, pending = await asyncio.wait({self._task}, timeout=timeout_s)
             for task in pending:

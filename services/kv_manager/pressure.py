@@ -1,6 +1,6 @@
 """Who gives blocks back when they run out. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from slipstream.services.kv_manager.granted import GrantBook
@@ -31,6 +31,7 @@ class Pressure:
     grants: GrantBook
     table: LeaseTable
     refused_at: float = float("-inf")
+    on_refused: Callable[[], None] = lambda: None  # has whoever reclaims begin a round
     _asking: dict[Holder, LeaseId | None] = field(default_factory=dict)
     _unable: set[LeaseId] = field(default_factory=set)
 
@@ -43,6 +44,7 @@ class Pressure:
         self.refused_at = now
         # One that waits for a prompt's blocks must not hide that another can't go on.
         self._asking[holder] = short_lease_id or self._asking.get(holder)
+        self.on_refused()
 
     def reclaims(self) -> list[Reclaim]:
         """Return what to ask of whom, for those refused since the last time."""

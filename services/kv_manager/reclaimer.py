@@ -13,7 +13,7 @@ from slipstream.shared.messages.kv import Reclaim, Reclaimed
 
 log = structlog.get_logger()
 
-_INTERVAL_S = 0.02  # between two rounds
+_INTERVAL_S = 0.02  # of refusals that one round serves
 _ANSWER_S = 1.0
 
 
@@ -23,11 +23,15 @@ class Reclaimer:
     def __init__(self, bus: Bus, pressure: Pressure) -> None:
         self._bus = bus
         self._pressure = pressure
+        self._refused = asyncio.Event()
+        pressure.on_refused = self._refused.set
 
     async def run(self) -> None:
         """Ask for ever, a round at a time: whoever still waits is refused again and noted anew."""
         while True:
+            await self._refused.wait()
             await asyncio.sleep(_INTERVAL_S)
+            self._refused.clear()
             reclaims = self._pressure.reclaims()
             if reclaims:
                 await asyncio.gather(*map(self._reclaim, reclaims))
