@@ -260,6 +260,7 @@ class Desk:
         record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
         record.is_leaving = False
         record.num_unmentioned = 0
+        record.is_replayed_alike = self._fleet.is_exact(choice.decode_worker_id)
         # With logprobs from the start: reports don't carry those of earlier attempts.
         keeps_output = record.request.sampling.num_logprobs is None
         record.num_given_tokens = len(record.token_ids) if keeps_output else 0

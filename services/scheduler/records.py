@@ -39,6 +39,7 @@ class RequestRecord:
     num_given_tokens: int = 0  # of its output, that the attempt began with
     num_charged_tokens: int = 0  # of these, to its tenant
     num_unmentioned: int = 0  # reports of the holder in a row that don't know it
+    is_replayed_alike: bool = True  # another attempt says the same tokens
     unmentioned_at: float = 0.0  # when the first of them came
     queue_ms: float = 0.0
     avoid: set[WorkerId] = field(default_factory=set)  # workers that failed it
@@ -53,12 +54,14 @@ class RequestRecord:
         """
         Tell whether the client may have read tokens that another attempt would not say again.
 
-        What a worker sent and could not report any more is said again in exact mode. By rejection
-        other drafts may give other tokens.
+        In exact mode another attempt goes on behind those that were reported, and says the others
+        again: readers cut them by index. By rejection other drafts may give other tokens, and the
+        plain-torch engine may decide otherwise near a tie.
         """
-        is_unknown = code in SILENT_CODES and self.phase == "decoding"
         is_unlike = self.request.sampling.speculation_mode == "rejection"
-        return self.request.is_streamed and (bool(self.token_ids) or (is_unknown and is_unlike))
+        is_unknown = is_unlike and code in SILENT_CODES and self.phase == "decoding"
+        is_unlike = is_unlike or not self.is_replayed_alike
+        return self.request.is_streamed and is_unlike and (bool(self.token_ids) or is_unknown)
 
     @property
     def log_fields(self) -> dict[str, str | int]:

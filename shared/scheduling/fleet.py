@@ -14,6 +14,7 @@ from slipstream.shared.scheduling.prompt_window import WINDOW_TOKENS, PromptWind
 
 SILENT_AFTER_S = 1.2
 _WINDOW_PART = 1.0  # what a full window of prompts adds to how busy a decode worker is
+_INEXACT = "/reference"  # the plain-torch engine rounds by its batch
 _NUM_LEVELS = 64  # of how full a pool is: a block more or less moves no worker
 
 
@@ -113,6 +114,11 @@ class Fleet:
         """Return a known worker's host, where it has one."""
         known = self._workers.get(worker_id)
         return known.report.host_id if known is not None else None
+
+    def is_exact(self, worker_id: WorkerId) -> bool:
+        """Tell whether what a worker says is the same bits whatever else is in its batch."""
+        known = self._workers.get(worker_id)
+        return known is None or not known.report.kv_class.endswith(_INEXACT)
 
     def kv_class(self, host_id: HostId) -> str:
         """Return the class of KV that decode workers of a host take, as long as one takes work."""

@@ -181,20 +181,6 @@ async def test_a_killed_decode_worker_costs_another_attempt(
     await until_empty(stack)
 
 
-async def test_a_stream_whose_worker_dies_after_its_first_token_is_ended(
-    start: Start, client: Client
-) -> None:
-    stack = await start(decode={"fake": FakeEngineConfig(step_ms=10)})
-    async with client.stream(LONG, max_tokens=500, ignore_eos=True) as stream:
-        await until(lambda: any(each.token_ids for each in stack.desk.records.values()))
-        await stack.kill(*stack.living("decode"))
-        ending = await stream.ending()
-
-    assert isinstance(ending, Failed)
-    assert "worker_lost" == ending.code
-    await until_empty(stack)
-
-
 async def test_a_restart_of_the_kv_manager_costs_another_attempt(
     start: Start, client: Client, tokenizer: Tokenizer
 ) -> None:

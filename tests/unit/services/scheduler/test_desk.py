@@ -276,16 +276,26 @@ async def test_endings_that_are_repeated_or_contradict_each_other_count_once(
     office.assert_empty()
 
 
-async def test_a_stream_whose_tokens_were_seen_is_not_begun_again(office: Office) -> None:
+@pytest.mark.parametrize("is_exact", [True, False])
+async def test_a_stream_whose_tokens_were_seen_goes_on_behind_them_if_they_are_said_alike(
+    office: Office, is_exact: bool
+) -> None:
     record, decode = await running(office)
+    record.is_replayed_alike = is_exact
     await office.report(decode, held=[held(next_index=2, token_ids=PackedInts([5, 6]))])
     assert [5, 6] == record.token_ids
-    await office.report(decode, ended=[ended(code="lease_lost")])
-    await office.bus.flush()
-
-    assert ["lease_lost"] == office.codes
+    await office.report(decode, ended=[ended(code="worker_lost")])
     assert [REPLACED] == [each.reason for each in decode.cancels]
-    office.assert_empty()
+    if is_exact:
+        await until(lambda: len(decode.jobs) == 2)
+
+        assert [5, 6] == list(decode.jobs[1].output_token_ids)
+        assert [] == office.codes
+    else:
+        await office.bus.flush()
+
+        assert ["worker_lost"] == office.codes
+        office.assert_empty()
 
 
 @pytest.mark.parametrize(
