@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
 
 from slipstream.client.errors import ClientClosedError, NoSchedulerError, ServerUnreachableError
 from slipstream.shared.bus.bus import Bus
@@ -34,20 +35,11 @@ _LOOK_S = 0.01
 class ClientBus(NatsBus):
     """A bus that logs as libraries do: our services' logger would write to the caller's stdout."""
 
-    async def _on_error(self, error: Exception) -> None:
-        log.debug("NATS: %s", str(error) or type(error).__name__)
-
-    async def _on_disconnect(self) -> None:
-        log.info("the connection to NATS broke")
-
-    async def _on_reconnect(self) -> None:
-        self.num_reconnects += 1
-        log.info("NATS is connected again")
-
-    async def _on_close(self) -> None:
-        if self._is_wanted:
-            log.warning("the NATS server refuses us: %s", self.client.last_error)
-            self._lost.set()
+    def _log_line(
+        self, level: str, event: str, fields: dict[str, Any]
+    ) -> None:  # Any: of all types
+        said = ", ".join(f"{name}: {value}" for name, value in fields.items())
+        getattr(log, level)("%s (%s)", event, said)
 
 
 class NatsAttempt:

@@ -73,6 +73,18 @@ class DisconnectedError(SlipstreamError):
         super().__init__(f"no connection to send on {subject}")
 
 
+class NotPermittedError(SlipstreamError):
+    """The server does not let us publish or listen there."""
+
+    code = "not_permitted"
+
+    def __init__(self, verb: str, subject: str) -> None:
+        self.subject = subject
+        super().__init__(
+            f"the NATS server does not let us {verb} {subject}: its user needs the permission"
+        )
+
+
 class DeadlineExceededError(SlipstreamError):
     """A wait ended without what was waited for."""
 

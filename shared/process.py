@@ -55,6 +55,9 @@ class _Framed:
         self._bus = await NatsBus.connect(config.nats_url, self.worker_id)
         self._service = self._make(self._bus, self._tracer, self.worker_id, self._metrics.meter)
         await self._service.start()
+        await self._bus.flush()
+        # Deaf on one of its subjects it would look alive and answer nobody.
+        self._bus.check_listening()
         self._discovery = Discovery(self._bus, self._identity(), self._metrics.tallies.read)
         await self._discovery.start()
         give_back()

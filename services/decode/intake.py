@@ -29,6 +29,8 @@ from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError, Leasing
 from slipstream.shared.worker.sampler_source import SamplerSource
 
+_OUTAGE_S = 120.0  # how long NATS may be away before an adoption fails for it
+
 
 def make_sequence(
     job: DecodeJob, config: ModelConfig, vocabulary: Vocabulary, span: Span
@@ -122,7 +124,9 @@ async def adopt(
     sequence.lease_id = hand_over.lease_id
     asked_at = time.monotonic()
     headers = inject(sequence.job.attempt_span)
-    answer: Adopted | KvRefused = await call_kv(bus, host.host_id, message, headers=headers)
+    answer: Adopted | KvRefused = await call_kv(
+        bus, host.host_id, message, headers=headers, max_wait_s=sequence.deadline.left_s(_OUTAGE_S)
+    )
     if isinstance(answer, KvRefused):
         raise JobEndedError(f"kv_{answer.reason}", answer.message or "the lease can't be adopted")
     host.keeper.hold(answer.lease_id, asked_at, sequence.attempt, sequence.job.root_span)

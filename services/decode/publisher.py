@@ -39,6 +39,7 @@ class StreamPublisher:
         self._last_probe: dict[RequestId, float] = {}
         self._probe_inbox = bus.new_inbox()
         self._batches = FrameBatches(bus, self._probe_inbox)
+        self._num_returns = bus.connection.num_returns
 
     async def start(self) -> None:
         """Listen for the server's word that nobody listens."""
@@ -76,6 +77,7 @@ class StreamPublisher:
         Return what was sent in its place, if it could not be.
         """
         try:
+            await self._until_connected(sequence)
             await self.progress(sequence)
             return await self._send(sequence.job.reply, answer)
         finally:
@@ -84,6 +86,7 @@ class StreamPublisher:
     async def fail(self, sequence: DecodeSequence, failed: Failed) -> None:
         """Send a failure as the one ending."""
         try:
+            await self._until_connected(sequence)
             if _is_batched(sequence.job.reply):
                 await self._batches.flush()
             await self._send(sequence.job.reply, failed)
@@ -127,8 +130,22 @@ class StreamPublisher:
             except SlipstreamError as error:
                 log.warning("keep_alive_not_sent", error=str(error))
 
+    async def _until_connected(self, sequence: DecodeSequence) -> None:
+        """Wait for NATS: an ending that is held back may be dropped, and comes but once."""
+        if self._bus.connection.is_up:
+            return
+        log.info("ending_held_back", request_id=sequence.job.request_id)
+        await self._bus.connection.wait_up(self._keep_s)
+
     async def _keep_alive(self, now: float) -> None:
-        while self._ended and next(iter(self._ended.values()))[0] < now:
+        connection = self._bus.connection
+        if not connection.is_up:
+            return
+        if self._num_returns != connection.num_returns:
+            # Absence means nothing for a while: clients come back one by one.
+            self._num_returns = connection.num_returns
+            self._misses.clear()
+        while self._ended and next(iter(self._ended.values()))[0] < connection.now():
             self._ended.popitem(last=False)
         for request_id, sequence in list(self._running.items()):
             is_quiet = now - self._last_sent.get(request_id, 0.0) >= KEEP_ALIVE_S / 2
@@ -212,7 +229,8 @@ class StreamPublisher:
         self._stop(sequence)
         request_id = sequence.job.request_id
         self._ended[request_id] = (
-            time.monotonic() + self._keep_s,
+            # Nobody can ask for it while we are cut off.
+            self._bus.connection.now() + self._keep_s,
             kept,
             sequence.job.reply.encoding,
         )

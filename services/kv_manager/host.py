@@ -23,11 +23,14 @@ from slipstream.services.kv_manager.spill_file import SpillFile
 from slipstream.services.kv_manager.transfers import Transfers
 from slipstream.services.kv_manager.verbs import KvVerbs
 from slipstream.services.kv_manager.waits import LeaseWaits
+from slipstream.shared.bus.connection import Connection
+from slipstream.shared.bus.rarely import Rarely
 from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
 from slipstream.shared.ids import LeaseId, WorkerId, new_host_id
 from slipstream.shared.kv.arena import Arena, old_arenas
 from slipstream.shared.kv.block_hash import NUM_BITS, BlockHasher
+from slipstream.shared.kv.host_link import LinkAnswer, LinkQuestion
 from slipstream.shared.kv.layout import KvLayout
 from slipstream.shared.kv.transfer.plane import PlaneIdentity
 from slipstream.shared.messages.common import Message
@@ -54,7 +57,14 @@ _MAX_WAIT_S = 10.0
 class Host:
     """One arena and its books."""
 
-    def __init__(self, arena: Arena, model: ServedModel, lock: int, config: KvConfig) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        model: ServedModel,
+        lock: int,
+        config: KvConfig,
+        connection: Connection,
+    ) -> None:
         layout = model.layout
         self.arena = arena
         self.host_id = arena.host_id
@@ -77,14 +87,18 @@ class Host:
         self.transfers = Transfers(arena, identity, PullBook(self.book.table, pool))
         self._lock = lock
         self._config = config
+        self._connection = connection
+        self._num_known_returns = connection.num_returns
+        self._rarely = Rarely()
         self._links: HostLinks | None = None
 
     @classmethod
-    async def open(cls, config: KvConfig) -> Self:
+    async def open(cls, config: KvConfig, connection: Connection | None = None) -> Self:
         """
         Take the host, remove what a dead manager left, make a new arena.
 
-        No content is ever trusted across a start: a new epoch has a new file.
+        No content is ever trusted across a start: a new epoch has a new file. Without a connection
+        to NATS the clock of leases stands still: nobody could renew one.
         """
         model = await asyncio.to_thread(open_model, config)
         config.arena_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -94,7 +108,7 @@ class Host:
         except BaseException:
             os.close(lock)
             raise
-        host = cls(arena, model, lock, config)
+        host = cls(arena, model, lock, config, connection or Connection())
         try:
             await host._start()
         except BaseException:
@@ -107,7 +121,7 @@ class Host:
         if config.spill_dir is not None and config.spill_bytes:
             file = SpillFile(config.spill_dir, self.layout.block_bytes, config.spill_bytes)
             hasher = BlockHasher(config.block_hash_bits)
-            self.tier = SecondTier(self.book, self.arena, file, hasher)
+            self.tier = SecondTier(self.book, self.arena, file, hasher, self._connection.now)
         try:
             await self.transfers.start(config)
         except OSError as error:
@@ -124,7 +138,7 @@ class Host:
             transfer_addresses=self.transfers.addresses,
         )
         self._links = HostLinks(
-            config.arena_dir, welcome, self.book.worker_joined, self._worker_gone
+            config.arena_dir, welcome, self.book.worker_joined, self._worker_gone, self._asked
         )
         await self._links.start()
 
@@ -139,12 +153,12 @@ class Host:
         if isinstance(message, Known):
             return self.events.known(self.book.prefixes.index, message)
         if isinstance(message, Audit):
-            return await finish_between_turns(self.verbs.audit(message, time.monotonic()))
-        return self.verbs.answer(message, time.monotonic())
+            return await finish_between_turns(self.verbs.audit(message, self.now()))
+        return self.verbs.answer(message, self.now())
 
     async def _ask_tier(self, tier: SecondTier, message: KvRequest) -> None:
         if isinstance(message, Commit):
-            tier.saw_commit(message, time.monotonic())
+            tier.saw_commit(message, self.now())
         elif isinstance(message, Lease) and message.layout == self.layout.fingerprint:
             known = self.book.table.of_attempt((message.request_id, message.attempt))
             if known is None:
@@ -152,7 +166,7 @@ class Host:
 
     async def _wait_for_more(self, match: Match) -> None:
         """Wait as long as a match allows for a prefix that somebody is computing to get longer."""
-        lease_id = self.book.awaited(match, time.monotonic())
+        lease_id = self.book.awaited(match, self.now())
         if lease_id is not None:
             await self._waits.wait(lease_id, min(match.wait_ms / 1000, _MAX_WAIT_S))
 
@@ -160,11 +174,22 @@ class Host:
         """End leases that ran out, on a timer of its own: leaks must not wait for new work."""
         while True:
             await asyncio.sleep(min(1.0, self.book.lease_s / 4))
-            # Leases know no trace: a request's other lines have both ids.
-            for lease_id, (request_id, attempt) in self.book.sweep(time.monotonic()).items():
-                log.warning(
-                    "lease_expired", lease_id=lease_id, request_id=request_id, attempt=attempt
-                )
+            self._sweep()
+
+    def _sweep(self) -> None:
+        if not self._connection.is_up:
+            return
+        if self._num_known_returns != self._connection.num_returns:
+            self._num_known_returns = self._connection.num_returns
+            self.book.table.renew_all(self.now() + self.book.lease_s)
+            log.info("leases_renewed_after_outage", num_leases=len(self.book.table))
+        # Leases know no trace: a request's other lines have both ids.
+        for lease_id, (request_id, attempt) in self.book.sweep(self.now()).items():
+            log.warning("lease_expired", lease_id=lease_id, request_id=request_id, attempt=attempt)
+
+    def now(self) -> float:
+        """Return the time by which leases end."""
+        return self._connection.now()
 
     async def close(self) -> None:
         """Hang up and remove the arena."""
@@ -181,6 +206,13 @@ class Host:
         self._waits.moved(lease_id)
         if lease_id not in self.book.table.leases:
             self.transfers.lease_ended(lease_id)
+
+    def _asked(self, question: LinkQuestion) -> LinkAnswer:
+        if (num_held := self._rarely.is_due(str(question.worker_id))) is not None:
+            log.info("asked_by_socket", by=question.worker_id, num_held_back=num_held)
+        answer = self.verbs.answer(question, self.now())
+        assert isinstance(answer, LinkAnswer), "these verbs have no other answers"
+        return answer
 
     def _worker_gone(self, worker_id: WorkerId, epoch: int) -> None:
         num_blocks = self.book.worker_gone(worker_id, epoch)

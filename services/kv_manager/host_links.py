@@ -10,7 +10,14 @@ import structlog
 
 from slipstream.shared.errors import ProtocolError
 from slipstream.shared.ids import WorkerId
-from slipstream.shared.kv.host_link import receive, send, socket_path
+from slipstream.shared.kv.host_link import (
+    LinkAnswer,
+    LinkQuestion,
+    receive,
+    receive_question,
+    send,
+    socket_path,
+)
 from slipstream.shared.messages.kv import ArenaHello, ArenaWelcome
 
 log = structlog.get_logger()
@@ -19,7 +26,11 @@ _GREETING_S = 5.0
 
 
 class HostLinks:
-    """Accept workers, tell them the arena, and report when their process has ended."""
+    """
+    Accept workers, tell them the arena, and report when their process has ended.
+
+    Meanwhile answer what they ask here because NATS is in trouble.
+    """
 
     def __init__(
         self,
@@ -27,11 +38,13 @@ class HostLinks:
         welcome: ArenaWelcome,
         on_joined: Callable[[WorkerId, int], None],
         on_gone: Callable[[WorkerId, int], None],
+        on_asked: Callable[[LinkQuestion], LinkAnswer],
     ) -> None:
         self._path = socket_path(directory)
         self._welcome = welcome
         self._on_joined = on_joined
         self._on_gone = on_gone
+        self._on_asked = on_asked
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -63,8 +76,7 @@ class HostLinks:
                 self._on_joined(hello.worker_id, hello.worker_epoch)
                 await send(writer, self._welcome)
             log.info("worker_joined", joined_worker_id=hello.worker_id)
-            while await reader.read(4096):
-                pass
+            await self._answer_all(hello.worker_id, reader, writer)
         except (TimeoutError, OSError, ProtocolError, asyncio.IncompleteReadError) as error:
             log.info("worker_link_broken", error=str(error) or type(error).__name__)
         finally:
@@ -72,3 +84,18 @@ class HostLinks:
             writer.close()
             if isinstance(hello, ArenaHello):
                 self._on_gone(hello.worker_id, hello.worker_epoch)
+
+    async def _answer_all(
+        self, worker_id: WorkerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer until the worker's end. Raises ProtocolError for what no worker may ask."""
+        while True:
+            try:
+                question = await receive_question(reader)
+            except asyncio.IncompleteReadError as error:
+                if error.partial:
+                    raise
+                return
+            if question.worker_id != worker_id:
+                raise ProtocolError(f"{worker_id} asks in the name of {question.worker_id}")
+            await send(writer, self._on_asked(question))

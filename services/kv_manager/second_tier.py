@@ -42,8 +42,17 @@ _FREE_PART = 8  # of the pool: with more than that free nothing is evicted soon
 class SecondTier:
     """Owns the file."""
 
-    def __init__(self, book: LeaseBook, arena: Arena, file: SpillFile, hasher: BlockHasher) -> None:
+    def __init__(
+        self,
+        book: LeaseBook,
+        arena: Arena,
+        file: SpillFile,
+        hasher: BlockHasher,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`now` is the clock of the books."""
         self._book = book
+        self._now = now
         self._arena = arena
         self._file = file
         self.spilled = SpilledPrefixes(file.num_slots, hasher)
@@ -65,7 +74,7 @@ class SecondTier:
 
     async def restore(self, message: Lease) -> None:
         """Bring back what the file has of a sequence behind what memory has, if that pays."""
-        if not len(self.spilled) or self._book.awaited(message, time.monotonic()):
+        if not len(self.spilled) or self._book.awaited(message, self._now()):
             return
         async with self._busy:
             slots = self._worth_reading(message)
@@ -174,7 +183,7 @@ class SecondTier:
             model_fingerprint=message.model_fingerprint,
             numerics=message.numerics,
         )
-        leased = self._book.lease(lease, time.monotonic())
+        leased = self._book.lease(lease, self._now())
         if not isinstance(leased, Leased):
             return  # no room: whoever asks computes, or waits
         first = leased.num_cached_tokens // block_size
@@ -198,9 +207,9 @@ class SecondTier:
                 num_tokens=num_tokens,
                 token_ids=tokens[:num_tokens],
             )
-            self._book.commit(commit, time.monotonic())
+            self._book.commit(commit, self._now())
         finally:
-            self._book.release(release, time.monotonic())
+            self._book.release(release, self._now())
 
     def _count(self, slots: list[int], num_read: int, seconds: float) -> None:
         self.num_restored_blocks += num_read

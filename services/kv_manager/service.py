@@ -47,7 +47,7 @@ class KvService:
 
     async def start(self) -> None:
         """Make the arena, let workers in, listen."""
-        host = self.host = await Host.open(self._config)
+        host = self.host = await Host.open(self._config, self._bus.connection)
         watch_host(self._meter, host)
         for verb in MANAGER_VERBS:
             subject = KV.subject(host_id=host.host_id, verb=verb)

@@ -7,9 +7,9 @@ import msgspec
 
 from slipstream.services.prefill.sequence import PrefillSequence
 from slipstream.shared.bus.bus import Bus
-from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.endpoint import call_again
 from slipstream.shared.bus.subjects import DECODE
-from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
+from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.common import Accepted, Rejected
@@ -25,6 +25,7 @@ from slipstream.shared.worker.host import WorkerHost
 
 _ANSWER_S = 1.0
 _NUM_TRIES = 3
+_OUTAGE_S = 120.0  # how long NATS may be away before the hand-over fails for it
 
 
 def decode_job(
@@ -118,20 +119,14 @@ async def hand_over(
     )
     with span:
         headers = inject(span.context)
-        for number in range(_NUM_TRIES):
-            message = msgspec.structs.replace(decode, deadline_ms=deadline.remaining_ms)
-            try:
-                answer: Accepted | Rejected = await call(
-                    bus,
-                    DECODE,
-                    message,
-                    timeout_s=_ANSWER_S,
-                    headers=headers,
-                    worker_id=job.decode_worker_id,
-                )
-            except DeadlineExceededError:
-                if number == _NUM_TRIES - 1:
-                    raise
-            else:
-                return answer
-    raise AssertionError("the last try returns or raises")
+        answer: Accepted | Rejected = await call_again(
+            bus,
+            DECODE,
+            lambda: msgspec.structs.replace(decode, deadline_ms=deadline.remaining_ms),
+            timeout_s=_ANSWER_S,
+            num_tries=_NUM_TRIES,
+            max_wait_s=deadline.left_s(_OUTAGE_S),
+            headers=headers,
+            worker_id=job.decode_worker_id,
+        )
+    return answer

@@ -7,9 +7,9 @@ import msgspec
 
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.bus.bus import Bus
-from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.endpoint import call, call_again
 from slipstream.shared.bus.subjects import DECODE, PREFILL, Topic
-from slipstream.shared.errors import DeadlineExceededError, SlipstreamError
+from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.common import Accepted, Rejected
 from slipstream.shared.messages.generate import Cancel, Cancelled
@@ -23,6 +23,7 @@ from slipstream.shared.telemetry.tracing import Tracer
 _ANSWER_S = 1.0
 _NUM_TRIES = 3
 _CANCEL_S = 1.0
+_OUTAGE_S = 120.0  # how long NATS may be away before an attempt fails for it
 
 
 class Dispatcher:
@@ -47,23 +48,17 @@ class Dispatcher:
         job = self._job(record)
         with self._send_span(record, worker_id) as span:
             headers = inject(span.context)
-            for number in range(_NUM_TRIES):
-                message = msgspec.structs.replace(job, deadline_ms=record.deadline.remaining_ms)
-                try:
-                    answer: Accepted | Rejected = await call(
-                        self._bus,
-                        topic,
-                        message,
-                        timeout_s=_ANSWER_S,
-                        headers=headers,
-                        worker_id=worker_id,
-                    )
-                except DeadlineExceededError:
-                    if number == _NUM_TRIES - 1:
-                        raise
-                else:
-                    return answer
-        raise AssertionError("the last try returns or raises")
+            answer: Accepted | Rejected = await call_again(
+                self._bus,
+                topic,
+                lambda: msgspec.structs.replace(job, deadline_ms=record.deadline.remaining_ms),
+                timeout_s=_ANSWER_S,
+                num_tries=_NUM_TRIES,
+                max_wait_s=record.deadline.left_s(_OUTAGE_S),
+                headers=headers,
+                worker_id=worker_id,
+            )
+        return answer
 
     async def cancel(self, record: RequestRecord, reason: str) -> list[Cancelled]:
         """Tell every worker of the attempt; a worker that is gone needs no telling."""

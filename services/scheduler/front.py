@@ -322,6 +322,6 @@ async def open_front(
         model.layout.block_size,
         metrics,
     )
-    watch = Watch(bus, fleet, desk, lambda: int(getattr(bus, "num_reconnects", 0)))
+    watch = Watch(bus, fleet, desk)
     admission = Admission(config, model.name, model.config, tokenizer)
     return Front(bus, tracer, model.name, admission, answers, desk, watch, metrics)

@@ -36,7 +36,7 @@ class InterestWatch:
         self._cancel = cancel
         self._book = InterestBook()
         self._inbox = bus.new_inbox()
-        self._num_reconnects = self._num_reconnects_now()
+        self._num_returns = bus.connection.num_returns
 
     async def start(self) -> None:
         """Listen for the server's word that nobody listens."""
@@ -53,8 +53,10 @@ class InterestWatch:
 
     async def _ask(self) -> None:
         now = time.monotonic()
-        if self._num_reconnects != self._num_reconnects_now():
-            self._num_reconnects = self._num_reconnects_now()
+        if not self._bus.connection.is_up:
+            return
+        if self._num_returns != self._bus.connection.num_returns:
+            self._num_returns = self._bus.connection.num_returns
             self._book.forget()
         # Most requests are over before anybody needs to be asked.
         old = [
@@ -78,6 +80,3 @@ class InterestWatch:
     async def _nobody_listens(self, message: Incoming) -> None:
         if message.is_no_responders:
             self._book.missed(last_token(message.subject), time.monotonic())
-
-    def _num_reconnects_now(self) -> int:
-        return int(getattr(self._bus, "num_reconnects", 0))

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import structlog
 
@@ -12,7 +11,7 @@ from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import WORKER_TOPICS
-from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.errors import NoRespondersError, SlipstreamError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.codec import decoder_of
 from slipstream.shared.messages.common import Role
@@ -30,6 +29,7 @@ log = structlog.get_logger()
 
 TICK_S = 0.2
 _PROBE_S = 0.5
+_SERVER_S = 1.0  # what the server's own answer may take
 _GRACE_S = 5.0  # absence means nothing for so long after a reconnect
 _MAX_UNMENTIONED = 3
 _MIN_UNMENTIONED_S = 1.0
@@ -39,15 +39,10 @@ _OVERDUE_S = 2.0  # how long after the deadline the worker that holds a request 
 class Watch:
     """Takes reports in; ticks."""
 
-    def __init__(
-        self, bus: Bus, fleet: Fleet, desk: Desk, num_reconnects: Callable[[], int]
-    ) -> None:
+    def __init__(self, bus: Bus, fleet: Fleet, desk: Desk) -> None:
         self._bus = bus
         self._fleet = fleet
         self._desk = desk
-        self._num_reconnects = num_reconnects
-        self._num_known_reconnects = num_reconnects()
-        self._blind_until = 0.0
         self._decode_seen_at = 0.0  # when a decode worker was known last
         self._probing: set[WorkerId] = set()
 
@@ -101,15 +96,13 @@ class Watch:
 
     async def _tick(self) -> None:
         now = time.monotonic()
-        if self._num_reconnects() != self._num_known_reconnects:
-            self._num_known_reconnects = self._num_reconnects()
-            self._blind_until = now + _GRACE_S
-        if now >= self._blind_until:
+        is_seeing = self._bus.connection.is_settled(_GRACE_S)
+        if is_seeing:
             for worker_id in self._fleet.silent(now):
                 if worker_id not in self._probing:
                     self._probing.add(worker_id)
                     self._desk.run(self._probe(worker_id))
-        if self._fleet.num_open("decode"):
+        if self._fleet.num_open("decode") or not is_seeing:
             self._decode_seen_at = now
         for request_id in self._desk.deadlines.due(now):
             self._end_late(self._desk.records[request_id], now)
@@ -138,14 +131,31 @@ class Watch:
 
     async def _probe(self, worker_id: WorkerId) -> None:
         """Ask a silent worker; without an answer it is dead."""
+        reason = "it has not reported, and can't be asked"
         try:
             if await self._ask(worker_id, self._fleet.role(worker_id)):
                 return
+        except NoRespondersError as error:
+            reason = str(error)
         except SlipstreamError as error:
-            log.warning("worker_dead", dead_worker_id=worker_id, error=str(error))
+            reason = str(error)
+            if not await self._is_heard():
+                return
         finally:
             self._probing.discard(worker_id)
+        if not self._bus.connection.is_settled(_GRACE_S):
+            return  # it was we who were cut off, or were a moment ago
+        log.warning("worker_dead", dead_worker_id=worker_id, error=reason)
         self._bury(worker_id)
+
+    async def _is_heard(self) -> bool:
+        """Tell whether the server answers: if it doesn't, nobody can be said to be silent."""
+        try:
+            await self._bus.flush(_SERVER_S)
+        except SlipstreamError as error:
+            log.warning("nobody_heard", error=str(error))
+            return False
+        return True
 
     async def _ask(self, worker_id: WorkerId, role: Role | None) -> bool:
         """Have a worker report; False for a role that can't be asked. Raises as `call`."""

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from slipstream.shared.bus.connection import Connection
 from slipstream.shared.bus.durable import Durable
 from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.errors import MessageTooLargeError
@@ -62,6 +63,10 @@ class Bus(Protocol):
         """Largest message the server takes, in bytes, headers included."""
 
     @property
+    def connection(self) -> Connection:
+        """Whether the server is there."""
+
+    @property
     def endpoints(self) -> list[Endpoint]:
         """What is answered through this client, for whoever asks (`discovery.py`)."""
 
@@ -77,7 +82,8 @@ class Bus(Protocol):
         Send. Raises MessageTooLargeError before anything leaves.
 
         During a reconnect messages are held back; when there are too many, or the connection is
-        closed for good, raises DisconnectedError.
+        closed for good, raises DisconnectedError. Raises NotPermittedError where the server has
+        lately said no.
         """
 
     async def request(
@@ -91,8 +97,8 @@ class Bus(Protocol):
         """
         Send and wait for the one answer.
 
-        Raises NoRespondersError at once when nobody listens, NoAnswerError when nobody answers in
-        time, and what `publish` raises.
+        Without a connection it waits for one first. Raises NoRespondersError at once when nobody
+        listens, NoAnswerError when nobody answers in time, and what `publish` raises.
         """
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:

@@ -1,5 +1,6 @@
 """Typed calls and handlers over the bus: encode, decode, and an answer in every case."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -8,7 +9,12 @@ import structlog
 from slipstream.shared.bus.bus import Bus, Incoming, Subscription
 from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.bus.subjects import KV, KV_VERBS, Topic
-from slipstream.shared.errors import ProtocolError, SlipstreamError
+from slipstream.shared.errors import (
+    DeadlineExceededError,
+    MessageTooLargeError,
+    ProtocolError,
+    SlipstreamError,
+)
 from slipstream.shared.ids import HostId
 from slipstream.shared.messages.codec import decoder_of, encode, encoding_of
 from slipstream.shared.messages.common import Failed
@@ -47,6 +53,39 @@ async def call(
     return _unwrap(topic.reply, answer)
 
 
+async def call_again(
+    bus: Bus,
+    topic: Topic,
+    message: Callable[[], object],
+    *,
+    timeout_s: float,
+    num_tries: int,
+    max_wait_s: float,
+    headers: Mapping[str, str] | None = None,
+    **tokens: str,
+) -> Any:  # Any: as in `call`
+    """
+    Send what is answered the same each time until there is an answer; as `call`.
+
+    A try during which NATS went away counts for nothing: it says nothing of the other side. It is
+    waited for up to `max_wait_s` in all. `message` returns what to send now.
+    """
+    give_up_at = time.monotonic() + max_wait_s
+    while True:
+        num_returns = bus.connection.num_returns
+        try:
+            return await call(bus, topic, message(), timeout_s=timeout_s, headers=headers, **tokens)
+        except DeadlineExceededError:
+            left_s = give_up_at - time.monotonic()
+            is_cut_off = not bus.connection.is_up or bus.connection.num_returns != num_returns
+            if is_cut_off and left_s > 0:
+                await bus.connection.wait_up(left_s)
+                continue
+            num_tries -= 1
+            if num_tries <= 0:
+                raise
+
+
 async def call_kv(
     bus: Bus,
     host_id: HostId,
@@ -54,8 +93,11 @@ async def call_kv(
     *,
     timeout_s: float = 2.0,
     headers: Mapping[str, str] | None = None,
+    max_wait_s: float = 0.0,
 ) -> Any:  # Any: the verb's reply union; `match` narrows it
-    """Ask a host's KV manager; as `call`."""
+    """Ask a host's KV manager; as `call`. NATS itself is waited for up to `max_wait_s`."""
+    if max_wait_s:
+        await bus.connection.wait_up(max_wait_s)
     verb, reply = KV_VERBS[type(message)]
     answer = await bus.request(
         KV.subject(host_id=host_id, verb=verb),
@@ -99,9 +141,20 @@ async def serve(
         if isinstance(reply, Failed):
             endpoint.failed(reply.code)
         if reply is not None and incoming.reply:
-            await bus.publish(incoming.reply, encode(reply, encoding_of(incoming.payload)))
+            await _send(bus, incoming, reply)
 
     return await bus.subscribe(subject, answer, queue=queue)
+
+
+async def _send(bus: Bus, incoming: Incoming, reply: object) -> None:
+    """Answer, if need be that no message holds the answer: silence would be taken for a death."""
+    encoding = encoding_of(incoming.payload)
+    try:
+        await bus.publish(incoming.reply, encode(reply, encoding))
+    except MessageTooLargeError as error:
+        log.warning("answer_too_large", subject=incoming.subject, error=str(error))
+        failed = Failed(code=error.code, message=f"the answer: {error}", limit=error.limit)
+        await bus.publish(incoming.reply, encode(failed, encoding))
 
 
 async def listen(

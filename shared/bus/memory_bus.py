@@ -15,6 +15,7 @@ from slipstream.shared.bus.bus import (
     run_handler,
     wait_for_others,
 )
+from slipstream.shared.bus.connection import Connection
 from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.bus.memory_durable import MemoryDurable
 from slipstream.shared.errors import DeadlineExceededError, NoAnswerError, NoRespondersError
@@ -111,6 +112,7 @@ class MemoryBus:
     def __init__(self, broker: MemoryBroker | None = None) -> None:
         self.broker = broker or MemoryBroker()
         self.endpoints: list[Endpoint] = []
+        self.connection = Connection()
         self._mine: list[_MemorySubscription] = []
 
     @property

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,14 +26,20 @@ from slipstream.shared.bus.bus import (
     run_handler,
     wait_for_others,
 )
+from slipstream.shared.bus.connection import Connection
 from slipstream.shared.bus.endpoints import Endpoint
+from slipstream.shared.bus.nats_client import SturdyClient
 from slipstream.shared.bus.nats_durable import NatsDurable
+from slipstream.shared.bus.nats_trouble import denial_in, is_old, server_problem, trouble_of
+from slipstream.shared.bus.nats_watch import ServerWatch
+from slipstream.shared.bus.rarely import Rarely
 from slipstream.shared.errors import (
     ConfigurationError,
     DeadlineExceededError,
     DisconnectedError,
     NoAnswerError,
     NoRespondersError,
+    NotPermittedError,
 )
 
 log = structlog.get_logger()
@@ -41,6 +48,9 @@ log = structlog.get_logger()
 PENDING_MESSAGES = 65_536
 PENDING_BYTES = 64 * 1024 * 1024
 RECONNECT_WAIT_S = 0.5
+# What is held back while the server is away or silent; nats-py holds back no more.
+MAX_HELD_BYTES = 2 * 1024 * 1024
+_LEAST_S = 0.01
 STOP_S = 2.0  # what the end of a subscription waits for its handlers
 
 _NOT_SENT = (
@@ -143,13 +153,17 @@ class NatsRegistry:
 class NatsBus:
     """One connection. Tokens and control have one each: a burst must not delay a cancel."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: SturdyClient) -> None:
         self.client = client
         self.subscriptions: set[_NatsSubscription] = set()
         self.endpoints: list[Endpoint] = []
+        self.connection = Connection()
         self.num_reconnects = 0
         self._is_wanted = False
         self._lost = asyncio.Event()
+        self._rarely = Rarely()
+        self._deaf_on: set[str] = set()  # where the server does not let us listen
+        self._watching: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(cls, url: str, name: str, *, connect_timeout_s: float = 10.0) -> "NatsBus":
@@ -158,7 +172,7 @@ class NatsBus:
 
         Raises ConfigurationError when none answers in time.
         """
-        client = Client()
+        client = SturdyClient()
         bus = cls(client)
         wait_s: Any = RECONNECT_WAIT_S * (1 + random.random())  # noqa: S311 # jitter # Any: int there
         try:
@@ -177,6 +191,7 @@ class NatsBus:
                     disconnected_cb=bus._on_disconnect,
                     reconnected_cb=bus._on_reconnect,
                     closed_cb=bus._on_close,
+                    lame_duck_mode_cb=bus._on_lame_duck,
                 )
         except (OSError, nats.errors.Error, TimeoutError) as error:
             reason = client.last_error or error
@@ -185,7 +200,13 @@ class NatsBus:
                 f"no NATS server answers at {url} ({str(reason) or type(reason).__name__}); "
                 "start one with `slipstream up`, or pass --nats URL"
             ) from error
+        if (problem := server_problem(client._server_info)) is not None:  # noqa: SLF001 # as below
+            await client.close()
+            raise ConfigurationError(f"{url} can't be used: {problem}")
         bus._is_wanted = True
+        bus._met_server()
+        watch = ServerWatch(client, bus.connection, bus._warn)
+        bus._watching = asyncio.create_task(watch.run())
         return bus
 
     @property
@@ -203,6 +224,10 @@ class NatsBus:
     ) -> None:
         """Send; see `Bus`."""
         check_size(payload, headers, self.max_payload)
+        self.connection.check_permitted(subject)
+        if not self.connection.is_up and self.client.pending_data_size > MAX_HELD_BYTES:
+            # Held back for a server that is silent; nats-py counts only for one that is gone.
+            raise DisconnectedError(subject)
         try:
             await self.client.publish(
                 subject, payload, reply=reply, headers=dict(headers) if headers else None
@@ -220,6 +245,13 @@ class NatsBus:
     ) -> Incoming:
         """Send and wait for the one answer; see `Bus`."""
         check_size(payload, headers, self.max_payload)
+        self.connection.check_permitted(subject)
+        if not self.client.is_closed and not self.connection.is_up:
+            # Held back it would be answered when nobody waits for it any more.
+            began = time.monotonic()
+            if not await self.connection.wait_up(timeout_s):
+                raise NoAnswerError(f"connection to NATS to ask {subject}", timeout_s)
+            timeout_s = max(_LEAST_S, timeout_s - (time.monotonic() - began))
         try:
             message = await self.client.request(
                 subject, payload, timeout=timeout_s, headers=dict(headers) if headers else None
@@ -229,6 +261,7 @@ class NatsBus:
         except _NOT_SENT as error:
             raise DisconnectedError(subject) from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
+            self.connection.check_permitted(subject)
             raise NoAnswerError(f"answer on {subject}", timeout_s) from error
         return _incoming(message)
 
@@ -273,6 +306,8 @@ class NatsBus:
     async def close(self, timeout_s: float = 2.0) -> None:
         """Stop the subscriptions, send what is buffered, disconnect; bounded."""
         self._is_wanted = False
+        if self._watching is not None:
+            self._watching.cancel()
         subscriptions = list(self.subscriptions)
         with contextlib.suppress(TimeoutError, DeadlineExceededError, nats.errors.Error):
             async with asyncio.timeout(timeout_s):
@@ -283,22 +318,68 @@ class NatsBus:
             await asyncio.wait_for(self.client.close(), timeout_s)
         cancel_others(task for subscription in subscriptions for task in subscription.tasks)
 
+    def check_listening(self) -> None:
+        """Raise NotPermittedError for a subscription that the server has refused."""
+        for subject in sorted(self._deaf_on):
+            raise NotPermittedError("listen on", subject)
+
     async def _on_error(self, error: Exception) -> None:
-        log.warning("nats_error", error=str(error) or type(error).__name__)
+        denial = denial_in(error)
+        if denial is not None and denial.verb == "publish":
+            self.connection.refused(denial.subject)
+        elif denial is not None:
+            self._deaf_on.add(denial.subject)
+        if not self._is_wanted and denial is None:
+            return  # whoever waits for the connection is told why there is none
+        trouble = trouble_of(error)
+        self._warn(trouble.event, {**trouble.fields})
 
     async def _on_disconnect(self) -> None:
+        self.connection.lost()
         if self._is_wanted:
-            log.warning("nats_disconnected")
+            self._warn("nats_disconnected", {})
 
     async def _on_reconnect(self) -> None:
         self.num_reconnects += 1
-        log.info("nats_reconnected", num_reconnects=self.num_reconnects)
+        self._rarely.forget()
+        self.connection.back()
+        self._inform("nats_reconnected", {"num_reconnects": self.num_reconnects})
+        self._met_server()
+
+    async def _on_lame_duck(self) -> None:
+        # It hangs up on its clients one by one; the server that is there next is connected to.
+        self._warn("nats_lame_duck", {"remedy": "the server is going down: start it again"})
 
     async def _on_close(self) -> None:
+        self.connection.lost()
         if self._is_wanted:
             # The server refused us for good (limits, credentials): nothing reconnects after this.
-            log.error("nats_closed", error=str(self.client.last_error))
+            self._fail("nats_closed", {"error": str(self.client.last_error)})
             self._lost.set()
+
+    def _met_server(self) -> None:
+        """Say what the server lacks, and what follows for a message's size."""
+        info = self.client._server_info  # noqa: SLF001 # nothing public tells all of it
+        if (problem := server_problem(info)) is not None:
+            self._fail("nats_unsuitable", {"error": problem})
+        elif is_old(info):
+            self._warn("nats_server_old", {"version": str(info.get("version"))})
+
+    def _warn(self, event: str, fields: dict[str, Any]) -> None:
+        # Any: values of every type
+        num_held = self._rarely.is_due(f"{event} {fields.get('subject', '')}")
+        if num_held is not None:
+            self._log_line("warning", event, {**fields, "num_held_back": num_held})
+
+    def _inform(self, event: str, fields: dict[str, Any]) -> None:  # Any: as above
+        self._log_line("info", event, fields)
+
+    def _fail(self, event: str, fields: dict[str, Any]) -> None:  # Any: as above
+        self._log_line("error", event, fields)
+
+    def _log_line(self, level: str, event: str, fields: dict[str, Any]) -> None:  # Any: as above
+        """Write a line; a library writes it elsewhere."""
+        getattr(log, level)(event, **fields)
 
     async def wait_lost(self) -> None:
         """Return when the connection is gone for good: the process is deaf and should end."""

@@ -2,7 +2,8 @@
 The Unix-domain connection of each worker to its host's KV manager.
 
 End of file means that the process at the other end is gone: for the manager the proof that a lost
-worker writes no more, for a worker the sign that its arena is void.
+worker writes no more, for a worker the sign that its arena is void. Leases are renewed and released
+here when NATS has no answer: both ends are on one host, and no trouble elsewhere may cost a block.
 """
 
 import asyncio
@@ -10,21 +11,36 @@ import contextlib
 import math
 import struct
 import time
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import structlog
 
-from slipstream.shared.errors import ArenaError, ProtocolError
+from slipstream.shared.errors import ArenaError, DisconnectedError, NoAnswerError, ProtocolError
 from slipstream.shared.messages.codec import decoder_of, encode
-from slipstream.shared.messages.kv import ArenaHello, ArenaWelcome
+from slipstream.shared.messages.kv import (
+    ArenaHello,
+    ArenaWelcome,
+    KvRefused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+)
 
 log = structlog.get_logger()
 
 SOCKET_NAME = "kv.sock"
 # A manager that starts together with its workers is there by then.
 _TELL_AFTER_S = 3.0
+_CLOSE_S = 1.0
 _LENGTH = struct.Struct("<I")
 _MAX_LINE = 64 * 1024
+_MAX_MESSAGE = 4 * 1024 * 1024  # a renewal of some ten thousand leases
+
+LinkQuestion = Renew | Release
+LinkAnswer = Renewed | Released | KvRefused
 _MAX_SOCKET_PATH = 107  # bytes, of the kernel's sockaddr_un
 
 
@@ -36,7 +52,9 @@ def socket_path(directory: Path) -> Path:
     return path
 
 
-async def send(writer: asyncio.StreamWriter, message: ArenaHello | ArenaWelcome) -> None:
+async def send(
+    writer: asyncio.StreamWriter, message: ArenaHello | ArenaWelcome | LinkQuestion | LinkAnswer
+) -> None:
     """Write one message with its length in front."""
     payload = encode(message)
     writer.write(_LENGTH.pack(len(payload)) + payload)
@@ -47,11 +65,25 @@ async def receive(
     reader: asyncio.StreamReader, kind: type[ArenaHello] | type[ArenaWelcome]
 ) -> ArenaHello | ArenaWelcome:
     """Read one message. Raises ProtocolError, asyncio.IncompleteReadError."""
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    if length > _MAX_LINE:
-        raise ProtocolError(f"a greeting of {length} bytes is above {_MAX_LINE}")
-    message: ArenaHello | ArenaWelcome = decoder_of(kind).decode(await reader.readexactly(length))
+    message: ArenaHello | ArenaWelcome = decoder_of(kind).decode(await _read(reader, _MAX_LINE))
     return message
+
+
+async def receive_question(reader: asyncio.StreamReader) -> LinkQuestion:
+    """Read what a worker asks. Raises as `receive`; asyncio.IncompleteReadError at its end."""
+    question: LinkQuestion = decoder_of(LinkQuestion).decode(await _read(reader, _MAX_MESSAGE))
+    return question
+
+
+async def _read(reader: asyncio.StreamReader, max_num_bytes: int) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > max_num_bytes:
+        raise ProtocolError(f"a message of {length} bytes is above {max_num_bytes}")
+    return await reader.readexactly(length)
+
+
+def _decode_answer(payload: bytes) -> Any:  # Any: a union; the codec checks at run time
+    return decoder_of(LinkAnswer).decode(payload)
 
 
 class HostLink:
@@ -63,6 +95,9 @@ class HostLink:
         self.welcome = welcome
         self._reader = reader
         self._writer = writer
+        self._is_gone = False
+        # In the order of the questions; those that nobody waits for any more among them.
+        self._asked: deque[asyncio.Future[LinkAnswer]] = deque()
 
     @classmethod
     async def connect(cls, directory: Path, hello: ArenaHello, timeout_s: float) -> "HostLink":
@@ -104,12 +139,43 @@ class HostLink:
         return cls(welcome, reader, writer)
 
     async def wait_gone(self) -> None:
-        """Return when the manager's process has ended."""
-        while await self._reader.read(4096):
-            pass
+        """Take the manager's answers in; return when its process has ended."""
+        try:
+            while True:
+                answer: LinkAnswer = _decode_answer(await _read(self._reader, _MAX_MESSAGE))
+                asked = self._asked.popleft()
+                if not asked.done():
+                    asked.set_result(answer)
+        except (OSError, asyncio.IncompleteReadError, ProtocolError, IndexError) as error:
+            log.info("kv_manager_gone", reason=str(error) or type(error).__name__)
+        finally:
+            self._is_gone = True
+            for asked in self._asked:
+                asked.cancel()
+
+    async def ask(self, question: LinkQuestion, timeout_s: float) -> LinkAnswer:
+        """Ask the manager without NATS. Raises NoAnswerError and DisconnectedError."""
+        if self._is_gone:
+            raise DisconnectedError("the socket of the KV manager")
+        answer: asyncio.Future[LinkAnswer] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await send(self._writer, question)
+                await asyncio.wait({answer})
+        except TimeoutError as error:
+            raise NoAnswerError("answer on the socket of the KV manager", timeout_s) from error
+        except OSError as error:
+            raise DisconnectedError("the socket of the KV manager") from error
+        if answer.cancelled():
+            raise DisconnectedError("the socket of the KV manager")
+        return answer.result()
 
     async def close(self) -> None:
         """Hang up: the manager takes back everything that this worker still holds."""
         self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._writer.wait_closed()
+        # A manager that stands still takes nothing that is left to send.
+        self._writer.transport.abort()

@@ -22,6 +22,7 @@ _STATUSES: Mapping[str, int] = {
     "cancelled": CLIENT_CLOSED,
     "no_workers": 503,
     "no_responders": 503,
+    "not_permitted": 503,
     "disconnected": 503,
     "draining": 503,
     "lost": 503,

@@ -66,7 +66,9 @@ class MetricsEndpoint:
         if self._exchanges:
             await cancel_all(self._exchanges)
         if self._server is not None:
-            await self._server.wait_closed()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._exchange_s):
+                    await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

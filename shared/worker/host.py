@@ -80,7 +80,7 @@ class WorkerHost:
         welcome = link.welcome
         arena = Arena.open(config.arena_dir / welcome.path, model.layout)
         runner = await asyncio.to_thread(open_runner, model, config, arena)
-        keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms)
+        keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms, link)
         vocabulary = partial(open_vocabulary, model.directory, config.cache_dir)
         samplers = SamplerSource(model.config, vocabulary)
         host = cls(link, arena, model, EngineThread(runner), keeper, samplers, config)

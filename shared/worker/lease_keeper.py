@@ -9,8 +9,9 @@ import structlog
 
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.endpoint import call_kv
-from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.errors import DeadlineExceededError, NoRespondersError, SlipstreamError
 from slipstream.shared.ids import HostId, LeaseId, WorkerId
+from slipstream.shared.kv.host_link import HostLink, LinkAnswer, LinkQuestion
 from slipstream.shared.messages.kv import (
     Blocks,
     Commit,
@@ -32,6 +33,7 @@ log = structlog.get_logger()
 # process ends.
 _RELEASE_TRIES = 30
 _MAX_RELEASE_WAIT_S = 2.0
+_ANSWER_S = 2.0
 
 
 class _Held(msgspec.Struct):
@@ -59,8 +61,11 @@ class LeaseKeeper:
         host_id: HostId,
         worker: tuple[WorkerId, int],
         lease_ms: int,
+        link: HostLink | None = None,
     ) -> None:
+        """Where NATS has no answer the manager is asked over the link, if there is one."""
         self._bus = bus
+        self._link = link
         self._host_id = host_id
         self._worker_id, self._epoch = worker
         self._lease_s = lease_ms / 1000
@@ -163,7 +168,7 @@ class LeaseKeeper:
         trace = context or (held.root_span if held is not None else None)
         for number in range(_RELEASE_TRIES):
             try:
-                await call_kv(self._bus, self._host_id, message, headers=headers)
+                await self._ask(message, headers)
             except SlipstreamError as error:
                 log.warning(
                     "release_unanswered",
@@ -200,13 +205,14 @@ class LeaseKeeper:
         )
         asked_at = time.monotonic()
         try:
-            answer: Renewed | KvRefused = await call_kv(self._bus, self._host_id, message)
+            answer = await self._ask(message)
         except SlipstreamError as error:
             log.warning("renewal_unanswered", num_leases=len(sent), error=str(error))
             return
         if isinstance(answer, KvRefused):
             log.warning("renewal_refused", reason=answer.reason)
             return
+        assert isinstance(answer, Renewed), "a renewal has no other answer"
         lost = set(answer.lost)
         for lease_id, (held, num_grown) in sent.items():
             if lease_id in lost:
@@ -215,6 +221,22 @@ class LeaseKeeper:
             held.expires_at = asked_at + answer.lease_ms / 1000
             del held.grown_ids[:num_grown], held.grown_generations[:num_grown]
         await self._take_back(asked_at)
+
+    async def _ask(
+        self, message: LinkQuestion, headers: dict[str, str] | None = None
+    ) -> LinkAnswer:
+        """Ask the manager: over NATS, or past it, so that no trouble there costs a lease."""
+        if self._link is not None and not self._bus.connection.is_up:
+            return await self._link.ask(message, _ANSWER_S)
+        try:
+            answer: LinkAnswer = await call_kv(
+                self._bus, self._host_id, message, timeout_s=_ANSWER_S, headers=headers
+            )
+        except (DeadlineExceededError, NoRespondersError):
+            if self._link is None:
+                raise
+            return await self._link.ask(message, _ANSWER_S)
+        return answer
 
     def _lose(self, lease_id: LeaseId, held: _Held) -> None:
         if held.given_at is not None and time.monotonic() < held.expires_at:

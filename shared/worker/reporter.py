@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.rarely import Rarely
 from slipstream.shared.bus.subjects import REPORT
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.kv.kv_class import KvClass
@@ -28,6 +29,7 @@ REPORT_S = 0.3
 _MIN_REPORT_S = 0.01
 RECORD_S = 2.0
 _REPORT_ROOM = 1024 * 1024  # of a message, for all but jobs
+_OUTAGE_S = 5.0  # between two reports that are held back while NATS is away
 
 
 class Reporter:
@@ -50,9 +52,10 @@ class Reporter:
         self._number = 0
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._rarely = Rarely()
 
     async def start(self) -> None:
-        """Put the record, send the first report and go on."""
+        """Put the record, send the first report and go on. Reports alone are enough to be known."""
         await self._put_record()
         await self.publish(is_full=True)
         self._tasks = [
@@ -120,27 +123,38 @@ class Reporter:
         await self._bus.publish(REPORT.subject(worker_id=self.record.worker_id), payload)
 
     async def _put_record(self) -> None:
-        await self._bus.registry().put(self.record.worker_id, encode(self.record))
+        """Write the record, if there is a registry: it is for discovery only."""
+        try:
+            await self._bus.registry().put(self.record.worker_id, encode(self.record))
+        except SlipstreamError as error:
+            num_held = self._rarely.is_due("record")
+            if num_held is not None:
+                log.warning("record_not_put", error=str(error), num_held_back=num_held)
 
     async def _report_loop(self) -> None:
+        is_full = False
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REPORT_S):
                     await self._changed.wait()
             await asyncio.sleep(_MIN_REPORT_S)
             self._changed.clear()
+            connection = self._bus.connection
+            if not connection.is_up:
+                # What is told late is told at once, and whole.
+                await connection.wait_up(_OUTAGE_S)
+                is_full = True
             try:
-                await self.publish()
+                await self.publish(is_full=is_full)
+                is_full = False
             except Exception as error:  # noqa: BLE001 # a report must never be the last one
-                log.warning("report_failed", error=str(error))
+                if (num_held := self._rarely.is_due("report")) is not None:
+                    log.warning("report_failed", error=str(error), num_held_back=num_held)
 
     async def _record_loop(self) -> None:
         while True:
             await asyncio.sleep(RECORD_S)
-            try:
-                await self._put_record()
-            except SlipstreamError as error:
-                log.warning("record_not_put", error=str(error))
+            await self._put_record()
 
 
 def new_epoch() -> int:

@@ -84,8 +84,12 @@ class ServiceStack:
             await self.add(role)
         return self
 
-    async def add(self, role: str, host: str = "kv") -> Process:
-        """Start one more service, on the host whose arena lies in a directory of that name."""
+    async def add(self, role: str, host: str = "kv", **more: Any) -> Process:
+        """
+        Start one more service, on the host whose arena lies in a directory of that name.
+
+        Any: options that only this one has, of every type.
+        """
         make, config_class = _SERVICES[role]
         options: dict[str, Any] = {  # Any: as above
             "nats_url": self._nats_url,
@@ -103,9 +107,9 @@ class ServiceStack:
             options["num_blocks"] = NUM_BLOCKS
         if role == "decode" and self.living("draft"):
             options["draft_place"] = "draft"
-        options |= self._settings.get("every", {}) | self._settings.get(role, {})
+        options |= self._settings.get("every", {}) | self._settings.get(role, {}) | more
         worker_id = new_worker_id(role)
-        bus = await NatsBus.connect(self._nats_url, worker_id)
+        bus = await NatsBus.connect(options["nats_url"], worker_id)
         before = asyncio.all_tasks()
         service = make(config_class(**options), bus, Tracer(), worker_id, TallyMeter())
         await service.start()

@@ -32,7 +32,6 @@ class Office:
         self.bus = MemoryBus()
         self.fleet = Fleet()
         self.answers: list[Any] = []
-        self.num_reconnects = 0
         self._numbers: dict[str, int] = {}
         self.meter = PrometheusMeter()
         metrics = SchedulerMetrics(self.meter)
@@ -48,7 +47,7 @@ class Office:
             metrics,
         )
         metrics.watch(self.desk.records.values)
-        self.watch = Watch(self.bus, self.fleet, self.desk, lambda: self.num_reconnects)
+        self.watch = Watch(self.bus, self.fleet, self.desk)
         self._loops: list[asyncio.Task[None]] = []
 
     async def open(self) -> "Office":

@@ -148,7 +148,8 @@ async def test_absence_means_nothing_after_a_reconnect(office: Office) -> None:
     _, decode = await running(office)
     await decode.die()
     office.fleet.suspect(decode.worker_id)
-    office.num_reconnects = 1
+    office.bus.connection.lost()
+    office.bus.connection.back()
     await office.watch._tick()
     await asyncio.sleep(0.01)
 

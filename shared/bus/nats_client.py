@@ -1,0 +1,43 @@
+"""nats-py's client, kept from ending its own reading."""
+
+import asyncio
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+
+
+class SturdyClient(Client):
+    """
+    A client that survives the late answer to a ping that nobody waits for any more.
+
+    nats-py sets the result of a future that it has cancelled, which ends the task that reads: from
+    then on the client is deaf, and says that it is connected.
+    """
+
+    async def _process_pong(self) -> None:
+        pongs: list[asyncio.Future[Any]] = self._pongs  # Any: nobody looks at the result
+        if pongs and pongs[0].done():
+            pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
+    async def is_answered(self, timeout_s: float) -> bool:
+        """Ask the server whether it is there; True also for a connection that breaks meanwhile."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send_ping(answer)
+                await answer
+        except TimeoutError:
+            return not self.is_connected
+        except (nats.errors.Error, OSError):
+            return True  # it is told by others
+        return True
+
+    async def give_up(self) -> None:
+        """Break the connection, without waiting for what it has not sent yet, and make another."""
+        # Closing waits until all is sent, which may be never.
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await self._process_op_err(nats.errors.StaleConnectionError())
