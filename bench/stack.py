@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from slipstream.services.cli.connection import operator_access
 from slipstream.shared.bus.nats_bus import NatsBus
 
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"
@@ -105,7 +106,7 @@ def _started(*options: str, variables: Mapping[str, str] = _NONE) -> Iterator[tu
 @contextlib.asynccontextmanager
 async def connected(url: str, name: str) -> AsyncIterator[NatsBus]:
     """Connect for as long as a block runs."""
-    bus = await NatsBus.connect(url, name)
+    bus = await NatsBus.connect(url, name, operator_access(url))
     try:
         yield bus
     finally:

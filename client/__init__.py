@@ -19,6 +19,7 @@ from slipstream.client.options import Options
 from slipstream.client.retries import Retries
 from slipstream.client.streams import AsyncStream
 from slipstream.client.sync_client import Client, Stream
+from slipstream.shared.bus.nats_access import NatsAccess
 from slipstream.shared.client.answers import Answer, IncompleteStreamError, RequestFailedError
 from slipstream.shared.errors import (
     ConfigurationError,
@@ -39,6 +40,7 @@ __all__ = [
     "HttpStatusError",
     "IncompleteStreamError",
     "InvalidRequestError",
+    "NatsAccess",
     "NoSchedulerError",
     "Options",
     "RepeatDiffersError",

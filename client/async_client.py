@@ -13,9 +13,10 @@ from slipstream.client.reading import Reading
 from slipstream.client.retries import Retries
 from slipstream.client.streams import AsyncStream
 from slipstream.client.transport import Transport
+from slipstream.shared.bus.nats_access import NO_ACCESS, NatsAccess
 from slipstream.shared.client.answers import Answer
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -39,12 +40,13 @@ class AsyncClient:
         url: str = DEFAULT_NATS_URL,
         *,
         api_key: str | None = None,
+        nats_access: NatsAccess = NO_ACCESS,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: Retries | None = None,
         transport: Transport | None = None,
     ) -> None:
         """`timeout_s` is for whole answers, retries included; `transport` replaces the URL's."""
-        self._transport = transport or transport_of(url, api_key)
+        self._transport = transport or transport_of(url, api_key, nats_access)
         self._timeout_s = timeout_s
         self._retries = retries or Retries()
         self._streams: set[AsyncStream] = set()
@@ -123,10 +125,12 @@ class AsyncClient:
         await self.close()
 
 
-def transport_of(url: str, api_key: str | None) -> Transport:
+def transport_of(url: str, api_key: str | None, nats_access: NatsAccess = NO_ACCESS) -> Transport:
     """Return the way to a URL. Raises ConfigurationError for one that can't be."""
     scheme = url.partition("://")[0]
     if scheme in {"http", "https"}:
+        if nats_access != NO_ACCESS:
+            raise ConfigurationError("nats_access is for nats:// URLs; HTTP takes api_key")
         # Imported here: a client over NATS needs no HTTP, and the other way round.
         from slipstream.client.http_transport import HttpTransport  # noqa: PLC0415 - as said
 
@@ -137,8 +141,8 @@ def transport_of(url: str, api_key: str | None) -> Transport:
         )
     if api_key is not None:
         raise ConfigurationError(
-            "api_key is for http:// URLs; NATS takes nats://USER:PASSWORD@HOST"
+            "api_key is for http:// URLs; NATS takes nats_access=NatsAccess(nkey=FILE)"
         )
     from slipstream.client.nats_transport import nats_transport  # noqa: PLC0415 - as above
 
-    return nats_transport(url)
+    return nats_transport(url, nats_access)

@@ -9,6 +9,7 @@ from typing import Any
 from slipstream.client.errors import ClientClosedError, NoSchedulerError, ServerUnreachableError
 from slipstream.shared.bus.bus import Bus
 from slipstream.shared.bus.durable import StorageError
+from slipstream.shared.bus.nats_access import NO_ACCESS, NatsAccess
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.client import submissions
 from slipstream.shared.client.answers import (
@@ -152,12 +153,13 @@ class BusTransport:
         return self._bus
 
 
-def nats_transport(url: str) -> BusTransport:
+def nats_transport(url: str, access: NatsAccess = NO_ACCESS) -> BusTransport:
     """Return the way over a NATS server."""
 
     async def connect() -> Bus:
         try:
-            return await ClientBus.connect(url, "slipstream-client", connect_timeout_s=CONNECT_S)
+            name = "slipstream-client"
+            return await ClientBus.connect(url, name, access, connect_timeout_s=CONNECT_S)
         except ConfigurationError as error:
             raise ServerUnreachableError(url, _reason(error)) from error
 

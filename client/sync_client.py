@@ -10,9 +10,10 @@ from slipstream.client.options import ChatTurn, Options, Prompt, Question
 from slipstream.client.retries import Retries
 from slipstream.client.streams import AsyncStream
 from slipstream.client.transport import Transport
+from slipstream.shared.bus.nats_access import NO_ACCESS, NatsAccess
 from slipstream.shared.client.answers import Answer
 from slipstream.shared.client.loop_thread import LoopThread
-from slipstream.shared.config import DEFAULT_NATS_URL
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 T = TypeVar("T")
 
@@ -107,13 +108,19 @@ class Client:
         url: str = DEFAULT_NATS_URL,
         *,
         api_key: str | None = None,
+        nats_access: NatsAccess = NO_ACCESS,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: Retries | None = None,
         transport: Transport | None = None,
     ) -> None:
         """`timeout_s` is for whole answers, retries included; `transport` replaces the URL's."""
         self._client = AsyncClient(
-            url, api_key=api_key, timeout_s=timeout_s, retries=retries, transport=transport
+            url,
+            api_key=api_key,
+            nats_access=nats_access,
+            timeout_s=timeout_s,
+            retries=retries,
+            transport=transport,
         )
         self._thread = LoopThread("slipstream-client", ClientClosedError)
 

@@ -10,6 +10,7 @@ from typing import Literal
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.block_hash import NUM_BITS
 from slipstream.shared.messages.common import Route
+from slipstream.shared.nats_config import NatsConfig
 from slipstream.shared.scheduling.prompt_window import WINDOW_TOKENS
 from slipstream.shared.scheduling.queue import Policy
 from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM
@@ -31,7 +32,6 @@ _PLANES = {"tcp", "nats"}
 _MAX_PORT = 65_535
 _YEAR_S = 366 * 86_400
 _UNLIMITED_TOKENS = 1_000_000_000
-DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 DEFAULT_MODEL = "smollm2-135m"
 
 
@@ -45,10 +45,9 @@ class FakeEngineConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceConfig:
+class ServiceConfig(NatsConfig):
     """What every service needs."""
 
-    nats_url: str = DEFAULT_NATS_URL
     model: str = DEFAULT_MODEL
     cache_dir: Path
     engine: Engine = "auto"  # native where the kernels were built, else torch
@@ -66,6 +65,7 @@ class ServiceConfig:
     metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.engine == "fake" and not self.is_test_mode:
             raise ConfigurationError("--engine fake gives made-up tokens: it needs --test-mode")
         if not self.is_sharing_heads:

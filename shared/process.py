@@ -52,7 +52,7 @@ class _Framed:
             self.role, self.worker_id, config.metrics_host, config.metrics_port
         )
         self._tracer = create_tracer(f"slipstream-{self.role}", self.worker_id, os.environ)
-        self._bus = await NatsBus.connect(config.nats_url, self.worker_id)
+        self._bus = await NatsBus.connect(config.nats_url, self.worker_id, config.nats_access)
         self._service = self._make(self._bus, self._tracer, self.worker_id, self._metrics.meter)
         await self._service.start()
         await self._bus.flush()

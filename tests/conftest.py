@@ -74,7 +74,8 @@ class NatsServer:
         self._directory = directory
         self._has_jetstream = has_jetstream
         self._process: subprocess.Popen[bytes] | None = None
-        (directory / "nats.conf").write_text("max_payload: 8MB\n", encoding="utf-8")
+        self.settings_file = directory / "nats.conf"
+        self.settings_file.write_text("max_payload: 8MB\n", encoding="utf-8")
 
     def start(self) -> None:
         """Start, and return when connections are accepted."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from slipstream.services.cli.ablation_layers import Variant
 from slipstream.services.cli.ablation_workload import Workload
+from slipstream.services.cli.connection import operator_access
 from slipstream.services.cli.interruption import Interruption
 from slipstream.services.cli.serve_bench_client import LoadClient
 from slipstream.services.cli.serve_bench_stacks import Mode, started_stack
@@ -126,7 +127,7 @@ class Ablation:
     async def _started(self, mode: Mode) -> AsyncIterator[MeasuredStack]:
         """Run a stack that has answered some requests while a block does."""
         async with started_stack(mode, self.interruption) as url:
-            bus = await NatsBus.connect(url, "bench-ablation")
+            bus = await NatsBus.connect(url, "bench-ablation", operator_access(url))
             try:
                 stack = MeasuredStack(mode.name, LoadClient(bus), bus)
                 await stack.run(self.workload, "warm-up", _NUM_WARMUP_REQUESTS)

@@ -10,8 +10,8 @@ import typer
 from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import progress, quiet_logs
 from slipstream.services.cli.exit_codes import NOT_YET, SOME_FAILED
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.services.cli.batch_input import InputFile

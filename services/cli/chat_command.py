@@ -11,8 +11,8 @@ from slipstream.services.cli.connection import NatsUrl, answered, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.prompt_options import SamplingOptions
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import SlipstreamError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.services.cli.chat_commands import ChatCommands

@@ -13,6 +13,7 @@ from slipstream.services.cli.eval_command import evaluate
 from slipstream.services.cli.exit_codes import EPILOG
 from slipstream.services.cli.generate_command import generate
 from slipstream.services.cli.health_command import health
+from slipstream.services.cli.keys_command import app as keys_app
 from slipstream.services.cli.model_commands import app as model_app
 from slipstream.services.cli.profile_command import profile
 from slipstream.services.cli.result_command import result
@@ -82,6 +83,7 @@ app.command()(profile)
 app.add_typer(bench_app, name="bench")
 app.add_typer(dead_app, name="dead")
 app.add_typer(model_app, name="model")
+app.add_typer(keys_app, name="keys")
 add_role_commands(app)
 
 

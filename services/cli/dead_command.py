@@ -10,8 +10,8 @@ import typer
 from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.services.cli.usage import UsageError
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import InvalidRequestError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.services.cli.dead_letters import Dead

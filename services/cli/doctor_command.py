@@ -13,8 +13,9 @@ from slipstream.services.cli.console import quiet_logs, resolve_cache_dir
 from slipstream.services.cli.doctor_findings import Finding, lines_of
 from slipstream.services.cli.exit_codes import FAILED
 from slipstream.services.cli.model_commands import CacheDir
-from slipstream.shared.config import DEFAULT_MODEL, DEFAULT_NATS_URL
+from slipstream.shared.config import DEFAULT_MODEL
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 
 def doctor(
@@ -67,7 +68,7 @@ async def _of_stack(nats_url: str) -> list[Finding]:
     from slipstream.services.cli.doctor_stack import examine, gather, unreachable  # noqa: PLC0415 - as above
 
     try:
-        async with connected(nats_url, "doctor") as bus:
+        async with connected(nats_url, "doctor", is_operator=True) as bus:
             return examine(await gather(bus, nats_url))
     except ConfigurationError as error:
         return [unreachable(error)]

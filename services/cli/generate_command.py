@@ -10,7 +10,7 @@ from slipstream.services.cli.connection import NatsUrl, answered, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.prompt_options import PromptOptions
-from slipstream.shared.config import DEFAULT_NATS_URL
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.shared.client.answers import Answer

@@ -1,5 +1,6 @@
 """The embedded NATS server: found, configured, and reachable on this machine only."""
 
+import contextlib
 import json
 import shutil
 import socket
@@ -8,11 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.services.cli.child import ChildSpec
+from slipstream.services.cli.nats_keys import KeySet, make_key_set
+from slipstream.services.cli.run_directory import NATS_FOLDER, default_base
 from slipstream.shared.errors import ConfigurationError
 
 HOST = "127.0.0.1"
 NAME = "nats"
 _PROGRAM = "nats-server"
+_URL_FILE = "url"
 
 # Explicit where a default would hurt: 1 MB payloads, a disk-sized store, a reader that the server
 # waits for, and writes that reach the disk two minutes later (`sync_interval`). The store lies in
@@ -24,6 +28,7 @@ port: {port}
 max_payload: 8MB
 max_pending: 64MB
 write_deadline: "10s"
+include "keys/nats/permissions.conf"
 jetstream {{
   store_dir: "{store_dir}"
   max_memory_store: 64MB
@@ -41,6 +46,9 @@ class NatsServer:
         self._settings_file = directory / "nats.conf"
         self._port = port
         self._program = find_program()
+        self.keys = keys_in(directory)
+        # Made anew at each start, and gone with the run directory.
+        make_key_set(self.keys)
         if port:
             _check_free(port)
         self._write_settings(port or -1)
@@ -75,6 +83,7 @@ class NatsServer:
         except (OSError, ValueError, KeyError):
             return False
         self._port = int(urls[0].rpartition(":")[2])
+        (self._directory / _URL_FILE).write_text(self.url, encoding="ascii")
         # Started again it must be found where its clients look for it.
         self._write_settings(self._port)
         return True
@@ -84,6 +93,20 @@ class NatsServer:
         self._settings_file.write_text(
             _SETTINGS.format(host=HOST, port=port, store_dir=store_dir), encoding="utf-8"
         )
+
+
+def keys_in(directory: Path) -> KeySet:
+    """Return the keys of a server whose files lie there."""
+    return KeySet(directory / "keys")
+
+
+def own_keys(url: str) -> KeySet | None:
+    """Return the keys of the server that this user's `slipstream up` runs at a URL."""
+    for url_file in default_base().glob(f"*/{NATS_FOLDER}/{_URL_FILE}"):
+        with contextlib.suppress(OSError):
+            if url_file.read_text(encoding="ascii") == url.rstrip("/"):
+                return keys_in(url_file.parent)
+    return None
 
 
 def find_program() -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.services.cli import profile_flame as flame
+from slipstream.services.cli.connection import operator_access
 from slipstream.services.cli.profile_child import (
     CommandFailedError,
     stacks_of,
@@ -75,7 +76,9 @@ class CommandLook:
             # A server that has just gone, or isn't there yet.
             with contextlib.suppress(SlipstreamError, OSError):
                 if url not in self._buses:
-                    self._buses[url] = await NatsBus.connect(url, "profile", connect_timeout_s=1.0)
+                    self._buses[url] = await NatsBus.connect(
+                        url, "profile", operator_access(url), connect_timeout_s=1.0
+                    )
                 known = [*self.last] if len(urls) == 1 else []
                 found = await ask_counters(self._buses[url], expected=known)
                 for worker_id, counters in found.items():

@@ -9,6 +9,7 @@ import typer
 
 from slipstream.services.cli import profile_flame as flame
 from slipstream.services.cli import profile_report as report
+from slipstream.services.cli.connection import operator_access
 from slipstream.services.cli.console import progress, quiet_logs
 from slipstream.services.cli.interruption import Interruption
 from slipstream.services.cli.profile_child import check_command
@@ -19,8 +20,8 @@ from slipstream.services.cli.serve_bench_stacks import Mode, mode_of, started_st
 from slipstream.services.cli.stack_options import StackOptions
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.client.counters import ProcessSpan
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 _CONNECT_S = 3.0
 
@@ -70,7 +71,9 @@ async def _spans(
     if command:
         return await look_at_command(command, options)
     async with _stack_url(options, mode, interruption) as url:
-        bus = await NatsBus.connect(url, "profile", connect_timeout_s=_CONNECT_S)
+        bus = await NatsBus.connect(
+            url, "profile", operator_access(url), connect_timeout_s=_CONNECT_S
+        )
         try:
             look = Look(bus, options, url)
             async with kept_running(bus, load, options.seconds):

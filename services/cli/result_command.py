@@ -8,7 +8,7 @@ import typer
 from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.services.cli.exit_codes import NOT_YET
-from slipstream.shared.config import DEFAULT_NATS_URL
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.shared.messages.generate import Completion

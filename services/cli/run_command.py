@@ -103,7 +103,7 @@ async def _ask(stack: "RunningStack", prompt: str, ask: PromptOptions) -> "Answe
     from slipstream.services.cli.answer_printer import fetch  # noqa: PLC0415
     from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
 
-    bus = await NatsBus.connect(stack.nats_url, "slipstream-run")
+    bus = await NatsBus.connect(stack.nats_url, "slipstream-run", stack.access)
     try:
         return await fetch(bus, prompt, ask)
     finally:

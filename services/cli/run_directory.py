@@ -18,6 +18,7 @@ from pathlib import Path
 from slipstream.shared.errors import ConfigurationError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - memory is the point
+NATS_FOLDER = "nats"
 _LOCK_FILE = "lock"
 _NUM_TRIES = 100
 
@@ -41,7 +42,7 @@ class RunDirectory:
     @property
     def nats_dir(self) -> Path:
         """Settings and store of the embedded server."""
-        return self.path / "nats"
+        return self.path / NATS_FOLDER
 
     def status_file(self, name: str) -> Path:
         """Return where a child writes its heartbeat."""

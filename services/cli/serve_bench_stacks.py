@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slipstream.services.cli.bench_hosts import hosts_directory
+from slipstream.services.cli.connection import operator_access
 from slipstream.services.cli.console import progress
 from slipstream.services.cli.interruption import Interruption
 from slipstream.services.cli.log_file import LogFile
@@ -85,7 +86,7 @@ def named_mode(name: str, settings: StackSettings) -> Mode:
 @contextlib.asynccontextmanager
 async def connected_client(url: str) -> AsyncIterator[LoadClient]:
     """Yield a client of a stack that runs already."""
-    bus = await NatsBus.connect(url, "bench-serve")
+    bus = await NatsBus.connect(url, "bench-serve", operator_access(url))
     try:
         yield LoadClient(bus)
     finally:

@@ -26,6 +26,10 @@ class Setting:
 
 SETTINGS = {
     "nats_url": Setting("NATS server.", option="nats"),
+    "nats_nkey": Setting("File with our key's seed, of `slipstream keys init` (default: none)."),
+    "nats_ca": Setting("File with the authority of the server's certificate, for TLS."),
+    "nats_cert": Setting("File with our own certificate, where the server wants one."),
+    "nats_key": Setting("File with its key."),
     "model": Setting("Name, Hugging Face directory, GGUF file or hub id."),
     "cache_dir": Setting("Where models are kept (default: ~/.cache/slipstream)."),
     "engine": Setting("Forward pass: auto, native, torch, or fake (needs --test-mode)."),

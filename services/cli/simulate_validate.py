@@ -146,7 +146,7 @@ async def _serve(
     )
     found = []
     async with running_stack(start, interruption) as stack:
-        bus = await NatsBus.connect(stack.nats_url, "simulate-validate")
+        bus = await NatsBus.connect(stack.nats_url, "simulate-validate", stack.access)
         try:
             warm = dataclasses.replace(validation.load, requests=_NUM_WARM, seed=0)
             progress("warming up")

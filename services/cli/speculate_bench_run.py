@@ -11,6 +11,7 @@ import typer
 from slipstream.services.cli import speculate_bench_plot as plots
 from slipstream.services.cli import speculate_bench_report as report
 from slipstream.services.cli.bench_plot import check_plotting
+from slipstream.services.cli.connection import operator_access
 from slipstream.services.cli.console import progress, quiet_logs
 from slipstream.services.cli.interruption import Interruption
 from slipstream.services.cli.serve_bench_stacks import Mode, mode_of, started_stack
@@ -55,7 +56,7 @@ async def _measure(
     found: list[CellResult] = []
     for kind, mode in modes.items():
         async with _stack_url(url, mode, interruption) as nats_url:
-            bus = await NatsBus.connect(nats_url, "bench-speculate")
+            bus = await NatsBus.connect(nats_url, "bench-speculate", operator_access(nats_url))
             try:
                 found += await SpeculateBench(replace(plan, drafts=[kind]), bus, progress).measure()
             finally:

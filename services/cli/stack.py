@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from slipstream.services.cli.child import ChildSpec
+from slipstream.services.cli.nats_keys import KeySet
 from slipstream.services.cli.run_directory import RunDirectory
 from slipstream.shared.config import (
     DEFAULT_MODEL,
@@ -99,6 +100,7 @@ def plan_services(
     nats_url: str,
     environment: Mapping[str, str],
     command_of: CommandOf = service_command,
+    keys: KeySet | None = None,
 ) -> list[ChildSpec]:
     """Return scheduler, KV manager, workers and gateway; `environment` is the supervisor's own."""
     base = {**environment, **_shared_variables(settings, run, nats_url, environment)}
@@ -116,7 +118,13 @@ def plan_services(
         for position in range(count)
     ]
     return [
-        _service(role, name, run, base | _metrics_variables(settings, number), command_of(role))
+        _service(
+            role,
+            name,
+            run,
+            base | _metrics_variables(settings, number) | _key_variables(keys, role),
+            command_of(role),
+        )
         for number, (role, name) in enumerate(named)
     ]
 
@@ -170,6 +178,19 @@ def _metrics_variables(settings: StackSettings, number: int) -> dict[str, str]:
     if port is None:
         return {}
     return {"SLIPSTREAM_METRICS_PORT": str(port + number if port else 0)}
+
+
+def _key_variables(keys: KeySet | None, role: Role) -> dict[str, str]:
+    """Give each service its own key, and none of those that the environment may name."""
+    if keys is None:
+        return {}
+    access = keys.access(role)
+    return {
+        "SLIPSTREAM_NATS_NKEY": str(access.nkey),
+        "SLIPSTREAM_NATS_CA": str(access.ca or ""),
+        "SLIPSTREAM_NATS_CERT": "",
+        "SLIPSTREAM_NATS_KEY": "",
+    }
 
 
 def _shared_variables(

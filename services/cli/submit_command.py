@@ -10,8 +10,8 @@ from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.prompt_options import RequestOptions
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.messages.generate import GenerateRequest
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 
 @with_options

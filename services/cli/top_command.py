@@ -11,8 +11,8 @@ import typer
 
 from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import ConfigurationError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.services.cli.top_snapshot import Snapshot
@@ -54,7 +54,7 @@ def top(
 async def _show(nats_url: str, interval_s: float, *, is_once: bool, is_json: bool) -> None:
     from slipstream.services.cli.top_watch import TopWatch  # noqa: PLC0415 - as above
 
-    async with connected(nats_url, "top") as bus:
+    async with connected(nats_url, "top", is_operator=True) as bus:
         watch = TopWatch(bus)
         await watch.start()
         snapshots = watch.snapshots(interval_s)

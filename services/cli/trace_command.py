@@ -11,8 +11,8 @@ import typer
 
 from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
-from slipstream.shared.config import DEFAULT_NATS_URL
 from slipstream.shared.errors import ConfigurationError, NoRespondersError
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.shared.messages.traces import TraceFound, TracesFound
@@ -113,7 +113,7 @@ async def _ask(nats_url: str, wanted: str) -> "TraceFound | TracesFound":
     from slipstream.shared.bus.subjects import TRACES  # noqa: PLC0415 - as above
     from slipstream.shared.messages.traces import TraceRequest  # noqa: PLC0415 - as above
 
-    async with connected(nats_url, "trace") as bus:
+    async with connected(nats_url, "trace", is_operator=True) as bus:
         try:
             if wanted == "last":
                 listed = await call(bus, TRACES, TraceRequest(), timeout_s=_ANSWER_S)

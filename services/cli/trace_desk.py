@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slipstream.services.cli.connection import connected
+from slipstream.services.cli.running_stack import RunningStack
 from slipstream.services.cli.trace_settings import forwarding_endpoint, kept_at, may_keep
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.endpoint import serve
+from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import TRACES
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.traces import TraceFound, TraceRequest, TracesFound
@@ -30,14 +31,17 @@ class KeptTraces:
     receiver: "TraceReceiver | None" = None
 
     @contextlib.asynccontextmanager
-    async def shown(self, nats_url: str) -> AsyncIterator[None]:
+    async def shown(self, stack: RunningStack) -> AsyncIterator[None]:
         """Answer questions for traces while a block runs."""
         if self.receiver is None:
             yield
             return
-        async with connected(nats_url, "traces") as bus:
+        bus = await NatsBus.connect(stack.nats_url, "slipstream-traces", stack.access)
+        try:
             await TraceDesk(bus, self.receiver).start()
             yield
+        finally:
+            await bus.close()
 
 
 @contextlib.contextmanager

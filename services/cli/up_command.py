@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from slipstream.services.cli.console import progress, quiet_logs
 from slipstream.services.cli.option_groups import with_options
 from slipstream.services.cli.stack_options import StackOptions
+from slipstream.shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from slipstream.services.cli.stack import StackSettings
@@ -30,6 +32,13 @@ def up(
         str | None,
         typer.Option(
             envvar="SLIPSTREAM_NATS_URL", help="Use this NATS server (default: start one)."
+        ),
+    ] = None,
+    nats_keys: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SLIPSTREAM_NATS_KEYS",
+            help="Keys for it, of `slipstream keys init` (an own server has new ones).",
         ),
     ] = None,
     port: Annotated[
@@ -69,7 +78,10 @@ def up(
     # The children write into pipes: they can't see that a person reads along.
     is_log_json = _log_json_unless(is_terminal=sys.stderr.isatty())
     settings = stack.prepare(is_log_json=is_log_json)
-    _run(replace(settings, http_port=http_port if gateway else None), nats, port, traces)
+    if nats_keys is not None and nats is None:
+        raise ConfigurationError("--nats-keys is for the server of --nats URL")
+    settings = replace(settings, http_port=http_port if gateway else None)
+    _run(settings, nats, port, nats_keys, traces)
 
 
 def _log_json_unless(*, is_terminal: bool) -> bool | None:
@@ -78,8 +90,15 @@ def _log_json_unless(*, is_terminal: bool) -> bool | None:
     return not is_terminal
 
 
-def _run(settings: "StackSettings", nats_url: str | None, port: int, max_num_traces: int) -> None:
+def _run(
+    settings: "StackSettings",
+    nats_url: str | None,
+    port: int,
+    keys_dir: Path | None,
+    max_num_traces: int,
+) -> None:
     from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.nats_keys import KeySet  # noqa: PLC0415 - as above
     from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415 - as above
     from slipstream.services.cli.trace_desk import kept_traces  # noqa: PLC0415 - as above
 
@@ -94,9 +113,13 @@ def _run(settings: "StackSettings", nats_url: str | None, port: int, max_num_tra
                 open_log=lambda _run: forward_line,
                 nats_url=nats_url,
                 port=port,
+                keys=KeySet(keys_dir) if keys_dir is not None else None,
             )
-            async with running_stack(start, interruption) as stack, traces.shown(stack.nats_url):
-                typer.echo(describe(stack.nats_url, stack.metrics_urls, stack.http_url))
+            async with running_stack(start, interruption) as stack, traces.shown(stack):
+                ready = describe(
+                    stack.nats_url, stack.metrics_urls, stack.http_url, stack.access.nkey
+                )
+                typer.echo(ready)
                 await asyncio.Event().wait()
 
     asyncio.run(interruption.guard(serve()))
@@ -111,7 +134,12 @@ def forward_line(name: str, line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the console
 
 
-def describe(nats_url: str, metrics_urls: Mapping[str, str], http_url: str | None = None) -> str:
+def describe(
+    nats_url: str,
+    metrics_urls: Mapping[str, str],
+    http_url: str | None = None,
+    key: Path | None = None,
+) -> str:
     """Return what a person needs to use the stack."""
     from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME, SUBMIT  # noqa: PLC0415 - keeps --help quick
 
@@ -124,6 +152,7 @@ def describe(nats_url: str, metrics_urls: Mapping[str, str], http_url: str | Non
             f"  cancel    {CANCEL.wildcard}",
             f"  resume    {RESUME.wildcard}",
             *([f"  http      {http_url}/v1"] if http_url else []),
+            *([f"  operator  {key}"] if key else []),
             *metrics_lines(metrics_urls),
             "Try:",
             f'  slipstream generate --nats {nats_url} "What is the capital of France?"',

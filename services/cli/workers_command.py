@@ -9,7 +9,7 @@ import typer
 
 from slipstream.services.cli.connection import NatsUrl, connected
 from slipstream.services.cli.console import quiet_logs
-from slipstream.shared.config import DEFAULT_NATS_URL
+from slipstream.shared.nats_config import DEFAULT_NATS_URL
 
 if TYPE_CHECKING:
     from slipstream.shared.messages.reports import WorkerReport
@@ -93,12 +93,12 @@ def drain(
 async def _find(nats_url: str) -> "list[WorkerReport]":
     from slipstream.services.cli.workers import find_workers  # noqa: PLC0415 - keeps --help quick
 
-    async with connected(nats_url, "workers") as bus:
+    async with connected(nats_url, "workers", is_operator=True) as bus:
         return await find_workers(bus)
 
 
 async def _drain(nats_url: str, worker_id: str, wait_s: float) -> int | None:
     from slipstream.services.cli.workers import drain as drain_worker  # noqa: PLC0415 - keeps --help quick
 
-    async with connected(nats_url, "drain") as bus:
+    async with connected(nats_url, "drain", is_operator=True) as bus:
         return await drain_worker(bus, worker_id, wait_s)

@@ -74,7 +74,7 @@ async def open_parts(
     host = await WorkerHost.open(config, bus, worker)
     vocabulary = await asyncio.to_thread(open_vocabulary, host.model.directory, config.cache_dir)
     # Tokens have a connection of their own: a burst of them must not delay a cancel.
-    token_bus = await NatsBus.connect(config.nats_url, f"{worker[0]}-tokens")
+    token_bus = await NatsBus.connect(config.nats_url, f"{worker[0]}-tokens", config.nats_access)
     book = ReportBook()
     metrics = DecodeMetrics(meter)
     grants = BlockGrants(bus, host.host_id, worker, config.num_granted_blocks)

@@ -69,9 +69,13 @@ class Transfers:
                 self._planes[name] = TcpPlane(self._identity)
                 self.addresses[name] = config.transfer_advertise or server.address
             else:
-                over_nats = await NatsServer.start(self._source, config.nats_url)
+                over_nats = await NatsServer.start(
+                    self._source, config.nats_url, access=config.nats_access
+                )
                 self._exits.push_async_callback(over_nats.stop)
-                self._planes[name] = await NatsPlane.connect(self._identity, config.nats_url)
+                self._planes[name] = await NatsPlane.connect(
+                    self._identity, config.nats_url, access=config.nats_access
+                )
                 self.addresses[name] = over_nats.address
             self._exits.push_async_callback(self._planes[name].close)
 

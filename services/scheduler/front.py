@@ -1,6 +1,7 @@
 """Where messages of clients arrive: admit or refuse at once, resume."""
 
 import asyncio
+from collections.abc import Coroutine
 
 import msgspec
 import structlog
@@ -16,6 +17,7 @@ from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.prefix_watch import PrefixWatch
 from slipstream.services.scheduler.records import RequestRecord
+from slipstream.services.scheduler.registry_keeper import keep_registry, keep_registry_once
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.subjects import DECODE, GENERATE, SUBMIT, is_inbox, subject_model
@@ -79,6 +81,16 @@ class Front:
         await self._choices.start()
         await self.interest.start()
         await self._prefixes.start()
+        await keep_registry_once(self._bus)
+
+    def loops(self) -> tuple[Coroutine[None, None, None], ...]:
+        """Return what runs as long as the scheduler does; it ends only by failing."""
+        return (
+            self.desk.place_loop(),
+            self.watch.tick_loop(),
+            self.interest.loop(),
+            keep_registry(self._bus),
+        )
 
     async def cancel(self, message: Cancel) -> Cancelled:
         """End a request with all of its choices. Idempotent."""

@@ -67,8 +67,7 @@ class SchedulerService:
         self._submissions = Submissions(self._config, self._bus, front, self._meter)
         await self._submissions.start()
         await self._bus.flush()
-        loops = (front.desk.place_loop(), front.watch.tick_loop(), front.interest.loop())
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        self._tasks = [asyncio.create_task(loop) for loop in front.loops()]
 
     async def wait(self) -> None:
         """Run until a loop fails, which none should."""

@@ -45,6 +45,9 @@ class Subscription(Protocol):
 class Registry(Protocol):
     """The bucket of worker records: discovery only, never liveness."""
 
+    async def ensure(self) -> None:
+        """Make the bucket, for those who may not."""
+
     async def put(self, key: str, value: bytes) -> None:
         """Write an entry; it fades when it isn't written again."""
 

@@ -62,6 +62,9 @@ class MemoryRegistry:
 
     records: dict[str, bytes] = field(default_factory=dict)
 
+    async def ensure(self) -> None:
+        """Nothing is missing."""
+
     async def put(self, key: str, value: bytes) -> None:
         """Write an entry."""
         self.records[key] = value

@@ -28,11 +28,15 @@ from slipstream.shared.bus.bus import (
 )
 from slipstream.shared.bus.connection import Connection
 from slipstream.shared.bus.endpoints import Endpoint
+from slipstream.shared.bus.nats_access import NO_ACCESS, NatsAccess
 from slipstream.shared.bus.nats_client import SturdyClient
 from slipstream.shared.bus.nats_durable import NatsDurable
+from slipstream.shared.bus.nats_refusals import Refusals, why_refused
 from slipstream.shared.bus.nats_trouble import denial_in, is_old, server_problem, trouble_of
 from slipstream.shared.bus.nats_watch import ServerWatch
+from slipstream.shared.bus.permissions import BUCKET_MAKER, NatsRole
 from slipstream.shared.bus.rarely import Rarely
+from slipstream.shared.bus.subjects import last_token
 from slipstream.shared.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -94,11 +98,17 @@ class _NatsSubscription:
 
 
 class NatsRegistry:
-    """The bucket of worker records, made by whoever comes first."""
+    """The bucket of worker records, made by whoever comes first, of those that may make it."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, may_make: bool = True) -> None:
         self.client = client
+        self._may_make = may_make
         self._bucket: KeyValue | None = None
+
+    async def ensure(self) -> None:
+        """Make the bucket where it is missing."""
+        with self._forget_on_error():
+            await self._open()
 
     async def put(self, key: str, value: bytes) -> None:
         """Write an entry."""
@@ -115,11 +125,12 @@ class NatsRegistry:
         found: dict[str, bytes] = {}
         with self._forget_on_error():
             bucket = await self._open()
-            try:
-                keys = await bucket.keys()
-            except nats.js.errors.NoKeysError:
-                return found
-            for key in keys:
+            # Not by nats-py's own `keys`, which needs the right to make consumers.
+            info = await self.client.jetstream(timeout=2.0).stream_info(
+                f"KV_{subjects.WORKERS_BUCKET}", subjects_filter=">"
+            )
+            for subject in info.state.subjects or {}:
+                key = last_token(subject)
                 with contextlib.suppress(nats.js.errors.KeyNotFoundError):
                     found[key] = (await bucket.get(key)).value or b""
         return found
@@ -130,10 +141,13 @@ class NatsRegistry:
             try:
                 self._bucket = await stream.key_value(subjects.WORKERS_BUCKET)
             except nats.js.errors.BucketNotFoundError:
+                if not self._may_make:
+                    raise
                 self._bucket = await stream.create_key_value(
                     bucket=subjects.WORKERS_BUCKET,
                     history=1,
                     ttl=REGISTRY_TTL_S,
+                    direct=True,
                     storage=nats.js.api.StorageType.MEMORY,
                 )
         return self._bucket
@@ -153,8 +167,10 @@ class NatsRegistry:
 class NatsBus:
     """One connection. Tokens and control have one each: a burst must not delay a cancel."""
 
-    def __init__(self, client: SturdyClient) -> None:
+    def __init__(self, client: SturdyClient, role: NatsRole | None = None) -> None:
         self.client = client
+        self.role = role  # of our key; None without one
+        self.refusals = Refusals()
         self.subscriptions: set[_NatsSubscription] = set()
         self.endpoints: list[Endpoint] = []
         self.connection = Connection()
@@ -166,19 +182,28 @@ class NatsBus:
         self._watching: asyncio.Task[None] | None = None
 
     @classmethod
-    async def connect(cls, url: str, name: str, *, connect_timeout_s: float = 10.0) -> "NatsBus":
+    async def connect(
+        cls,
+        url: str,
+        name: str,
+        access: NatsAccess = NO_ACCESS,
+        *,
+        connect_timeout_s: float = 10.0,
+    ) -> "NatsBus":
         """
         Connect, waiting for a server that is still starting.
 
-        Raises ConfigurationError when none answers in time.
+        Raises ConfigurationError when none answers in time, or one refuses us.
         """
-        client = SturdyClient()
-        bus = cls(client)
+        client = SturdyClient(wants_tls=access.wants_tls(url))
+        seed = access.seed()
+        bus = cls(client, seed.role if seed is not None else None)
+        options = access.connect_options(url)
         wait_s: Any = RECONNECT_WAIT_S * (1 + random.random())  # noqa: S311 # jitter # Any: int there
         try:
             # With attempts without end the client itself tries until somebody answers.
             async with asyncio.timeout(connect_timeout_s):
-                await client.connect(
+                connecting = client.connect(
                     servers=[url],
                     name=name,
                     connect_timeout=2,
@@ -192,10 +217,14 @@ class NatsBus:
                     reconnected_cb=bus._on_reconnect,
                     closed_cb=bus._on_close,
                     lame_duck_mode_cb=bus._on_lame_duck,
+                    **options,
                 )
+                await bus.refusals.unless_refused(connecting)
         except (OSError, nats.errors.Error, TimeoutError) as error:
             reason = client.last_error or error
             await client.close()
+            if (refused := why_refused(error)) is not None:
+                raise ConfigurationError(f"{url} {refused}") from error
             raise ConfigurationError(
                 f"no NATS server answers at {url} ({str(reason) or type(reason).__name__}); "
                 "start one with `slipstream up`, or pass --nats URL"
@@ -297,7 +326,7 @@ class NatsBus:
 
     def registry(self) -> NatsRegistry:
         """Return the bucket of worker records."""
-        return NatsRegistry(self.client)
+        return NatsRegistry(self.client, may_make=self.role in (None, BUCKET_MAKER))
 
     def durable(self) -> NatsDurable:
         """Return submissions and their results."""
@@ -324,7 +353,11 @@ class NatsBus:
             raise NotPermittedError("listen on", subject)
 
     async def _on_error(self, error: Exception) -> None:
+        if not self._is_wanted:
+            self.refusals.connecting(error)
         denial = denial_in(error)
+        if denial is not None:
+            self.refusals.note(denial)
         if denial is not None and denial.verb == "publish":
             self.connection.refused(denial.subject)
         elif denial is not None:

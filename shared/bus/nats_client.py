@@ -1,4 +1,4 @@
-"""nats-py's client, kept from ending its own reading."""
+"""nats-py's client, kept from ending its own reading, and from servers without TLS."""
 
 import asyncio
 from typing import Any
@@ -7,13 +7,36 @@ import nats.errors
 from nats.aio.client import Client
 
 
+class NoTlsError(nats.errors.Error):
+    """A server that offers no TLS, where it was asked for."""
+
+    def __str__(self) -> str:
+        return "the server offers no TLS"
+
+
 class SturdyClient(Client):
     """
     A client that survives the late answer to a ping that nobody waits for any more.
 
     nats-py sets the result of a future that it has cancelled, which ends the task that reads: from
-    then on the client is deaf, and says that it is connected.
+    then on the client is deaf, and says that it is connected. And it goes by what the server
+    offers of TLS, which is decided by whoever stands between: this one speaks to no server in
+    plain text where TLS was asked for.
     """
+
+    def __init__(self, *, wants_tls: bool = False) -> None:
+        super().__init__()
+        self._wants_tls = wants_tls
+
+    async def _process_info(
+        self,
+        info: dict[str, Any],  # Any: JSON
+        initial_connection: bool = False,  # noqa: FBT001, FBT002 # theirs
+    ) -> None:
+        # Comes before anything is sent, when connecting and when reconnecting.
+        if initial_connection and self._wants_tls and not info.get("tls_required"):
+            raise NoTlsError
+        await super()._process_info(info, initial_connection)
 
     async def _process_pong(self) -> None:
         pongs: list[asyncio.Future[Any]] = self._pongs  # Any: nobody looks at the result

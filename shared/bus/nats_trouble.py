@@ -10,7 +10,7 @@ import nats.errors
 MIN_VERSION = (2, 11)
 
 _DENIED = re.compile(
-    r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE
+    r'permissions violation for (publish|subscription) (?:to|of) "([^"\s]+)', re.IGNORECASE
 )
 _CREDENTIALS = "check the credentials of this service"
 # By type, the special ones first.
@@ -56,7 +56,7 @@ def denial_in(error: Exception) -> Denial | None:
 def trouble_of(error: Exception) -> Trouble:
     """Return the name of what happened, and what to do."""
     if (denial := denial_in(error)) is not None:
-        remedy = "allow it in the permissions of this service's user"
+        remedy = "another role's key, or old permissions: see `slipstream keys init`"
         return Trouble("nats_permission_denied", {**denial._asdict(), "remedy": remedy})
     fields = {"error": str(error) or type(error).__name__}
     if isinstance(error, nats.errors.SlowConsumerError):

@@ -56,11 +56,12 @@ class Reporter:
 
     async def start(self) -> None:
         """Put the record, send the first report and go on. Reports alone are enough to be known."""
-        await self._put_record()
+        # Without the bucket, which the scheduler makes, reports alone tell of us for a moment.
+        is_put = await self._put_record()
         await self.publish(is_full=True)
         self._tasks = [
             asyncio.create_task(self._report_loop()),
-            asyncio.create_task(self._record_loop()),
+            asyncio.create_task(self._record_loop(is_put=is_put)),
         ]
 
     async def stop(self) -> None:
@@ -122,7 +123,7 @@ class Reporter:
         payload = encode(self.report(is_full=is_full))
         await self._bus.publish(REPORT.subject(worker_id=self.record.worker_id), payload)
 
-    async def _put_record(self) -> None:
+    async def _put_record(self) -> bool:
         """Write the record, if there is a registry: it is for discovery only."""
         try:
             await self._bus.registry().put(self.record.worker_id, encode(self.record))
@@ -130,6 +131,8 @@ class Reporter:
             num_held = self._rarely.is_due("record")
             if num_held is not None:
                 log.warning("record_not_put", error=str(error), num_held_back=num_held)
+            return False
+        return True
 
     async def _report_loop(self) -> None:
         is_full = False
@@ -151,10 +154,10 @@ class Reporter:
                 if (num_held := self._rarely.is_due("report")) is not None:
                     log.warning("report_failed", error=str(error), num_held_back=num_held)
 
-    async def _record_loop(self) -> None:
+    async def _record_loop(self, *, is_put: bool) -> None:
         while True:
-            await asyncio.sleep(RECORD_S)
-            await self._put_record()
+            await asyncio.sleep(RECORD_S if is_put else REPORT_S)
+            is_put = await self._put_record() or is_put
 
 
 def new_epoch() -> int:

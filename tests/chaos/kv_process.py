@@ -15,9 +15,11 @@ from slipstream.services.cli.main import main
 from slipstream.services.kv_manager.leases import LeaseBook
 from slipstream.services.kv_manager.service import KvService
 from slipstream.shared.bus.bus import Incoming
+from slipstream.shared.bus.subjects import KV
 from slipstream.shared.ids import LeaseId
 
-BOOKS = "test.books"
+# Where a KV manager may listen, and an operator ask.
+BOOKS = KV.subject(host_id="books", verb="audit")
 
 
 class Books(msgspec.Struct, frozen=True):

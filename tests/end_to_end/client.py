@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import struct
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,9 +13,14 @@ import nats
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
+from slipstream.services.cli.connection import operator_access
+from slipstream.services.cli.nats_server import own_keys
+from slipstream.shared.bus.permissions import NatsRole
 from slipstream.shared.bus.subjects import CANCEL, GENERATE, KV, REPORT
 from slipstream.shared.messages.codec import decoder_of
 from slipstream.shared.messages.reports import WorkerReport
+
+Hear = Callable[[Msg], Awaitable[None]]
 
 ANSWER_S = 60.0
 SETTLE_S = 20.0
@@ -177,10 +182,21 @@ class Client:
             await subscription.unsubscribe()
 
 
+async def listening(url: str, role: NatsRole, cb: Hear, *subjects: str) -> NatsClient:
+    """Listen in as one of the services, where it may listen."""
+    keys = own_keys(url)
+    assert keys is not None, f"no stack of ours is at {url}"
+    connection = await nats.connect(url, **keys.access(role).connect_options(url))
+    for subject in subjects:
+        await connection.subscribe(subject, cb=cb)
+    await connection.flush()
+    return connection
+
+
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Client]:
-    """A client while a block runs."""
-    found = Client(await nats.connect(url))
+    """A client with the operator's rights while a block runs."""
+    found = Client(await nats.connect(url, **operator_access(url).connect_options(url)))
     try:
         yield found
     finally:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from slipstream.services.cli.nats_server import own_keys
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import DRAFT
@@ -66,7 +67,9 @@ def accepted(message: DraftOpen) -> bytes:
 @contextlib.asynccontextmanager
 async def drafting(nats_url: str, answers: Answers) -> AsyncIterator[Drafter]:
     """A draft worker while a block runs."""
-    bus = await NatsBus.connect(nats_url, "drafter")
+    keys = own_keys(nats_url)
+    assert keys is not None, f"no stack of ours is at {nats_url}"
+    bus = await NatsBus.connect(nats_url, "drafter", keys.access("draft"))
     drafter = Drafter(bus, answers)
     try:
         await drafter.start()

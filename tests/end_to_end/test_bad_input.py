@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipstream.services.cli.connection import operator_access
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import GENERATE, GENERATE_MODEL
 from slipstream.shared.errors import MessageTooLargeError
@@ -226,6 +227,6 @@ async def test_bad_input_leaves_nothing_behind(real_client: client.Client) -> No
 
 @pytest.fixture
 async def our_bus(real_stack: stack.Stack) -> AsyncIterator[NatsBus]:
-    bus = await NatsBus.connect(real_stack.nats_url, "test")
+    bus = await NatsBus.connect(real_stack.nats_url, "test", operator_access(real_stack.nats_url))
     yield bus
     await bus.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from nats.aio.msg import Msg
 
+from slipstream.shared.bus.permissions import inbox_prefix
 from slipstream.shared.bus.subjects import DRAFT
 from slipstream.shared.messages.codec import decoder_of, encode
 from slipstream.shared.messages.draft import (
@@ -89,20 +90,26 @@ class Voice:
 class Talk:
     """Streams that run on until the test ends."""
 
-    def __init__(self, asking: client.Client) -> None:
+    def __init__(self, asking: client.Client, url: str) -> None:
         self._asking = asking
+        self._url = url
+        self._listening: list[client.NatsClient] = []
         self.voices = [Voice() for _ in range(_NUM_STREAMS)]
         self._is_answered: dict[str, bool] = {}  # jobs for draft workers, by where answers go
 
     async def hear_jobs(self) -> None:
         """Count jobs from now on. Whoever listens in hides from senders that nobody else does."""
-        await self._asking.connection.subscribe("_INBOX.>", cb=self._take_answer)
-        await self._asking.connection.subscribe(DRAFT.wildcard, cb=self._take_job)
+        inboxes = f"{inbox_prefix('decode')}.>"
+        self._listening = [
+            await client.listening(self._url, "decode", self._take_answer, inboxes),
+            await client.listening(self._url, "draft", self._take_job, DRAFT.wildcard),
+        ]
 
     async def count_unanswered(self) -> int:
         """Return for how many jobs up to now a step waited as long as any may."""
         # What has been sent has to be heard first: this process may be late, too.
-        await self._asking.connection.flush()
+        for each in self._listening:
+            await each.flush()
         await asyncio.sleep(_STEP_S)
         return list(self._is_answered.values()).count(False)
 
@@ -121,6 +128,8 @@ class Talk:
 
     async def end(self) -> None:
         """Cancel all; they must have used drafts, and leave nothing behind."""
+        for each in self._listening:
+            await each.close()
         for voice in self.voices:
             await self._asking.cancel(voice.request_id)
         await self._until(lambda voice: voice.ending is not None, client.SETTLE_S)
@@ -149,7 +158,7 @@ class Talk:
 async def _talking(running: stack.Stack) -> AsyncIterator[Talk]:
     """Streams while a block runs, in the beginning with drafts."""
     async with client.connected(running.nats_url) as asking:
-        talk = Talk(asking)
+        talk = Talk(asking, running.nats_url)
         async with asyncio.TaskGroup() as group:
             for voice in talk.voices:
                 group.create_task(voice.listen(asking))

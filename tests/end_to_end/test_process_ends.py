@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from nats.errors import NoRespondersError
 
+from slipstream.shared.bus.permissions import GUEST, NATS_ROLES, permissions_of
+
 from . import client, conftest, stack
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
@@ -231,19 +233,34 @@ async def test_no_kv_bytes_cross_nats(real_stack: stack.Stack) -> None:
         seen.append((message.subject, len(message.data) + len(str(message.headers or ""))))
 
     async with (
-        client.connected(real_stack.nats_url) as watching,
+        listening_to_all(real_stack.nats_url, see) as watching,
         client.connected(real_stack.nats_url) as asking,
     ):
-        await watching.connection.subscribe(">", cb=see)
-        await watching.connection.flush()
         ids = [1 + position % 40_000 for position in range(num_prompt_tokens)]
         answer = await asking.ask({"prompt_token_ids": ids, "max_tokens": 8, "route": "remote"})
-        await watching.connection.flush()
+        for each in watching:
+            await each.flush()
 
     assert "remote" == answer["route"]
     assert any(".decode." in subject for subject, _ in seen), "the hand-over was not seen"
     num_bytes = sum(size for _, size in seen)
     assert num_bytes < num_prompt_tokens * num_kv_bytes_a_token / 200, num_bytes
+
+
+@contextlib.asynccontextmanager
+async def listening_to_all(url: str, see: client.Hear) -> AsyncIterator[list[client.NatsClient]]:
+    """Hear once, with the keys of all roles, whatever any of them may hear."""
+    watching, heard = [], set[str]()
+    try:
+        for role in NATS_ROLES:
+            if role != GUEST:
+                subjects = set(permissions_of(role).subscribe) - heard
+                watching.append(await client.listening(url, role, see, *subjects))
+                heard |= subjects
+        yield watching
+    finally:
+        for each in watching:
+            await each.close()
 
 
 def _outcome(found: client.Stream) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from slipstream.services.cli.connection import operator_access
 from slipstream.services.cli.live_load import serve_live
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.simulation.cluster import ClusterSettings
@@ -64,7 +65,9 @@ async def test_a_simulation_is_within_a_twentieth_of_what_is_served_live(
             "SLIPSTREAM_PROMPT_STEP_MS": str(1000 * _PROMPT_STEP_S),
         },
     )
-    bus = await NatsBus.connect(started.nats_url, "test-simulation")
+    bus = await NatsBus.connect(
+        started.nats_url, "test-simulation", operator_access(started.nats_url)
+    )
     found = Judgement((), ())
     try:
         records = await serve_live(bus, alone(), seed=0)

@@ -62,6 +62,7 @@ class ComposeRunner:
     hosts: Mapping[str, str]  # "nats:4222" -> "127.0.0.1:40001"
     kept_paths: list[Path]  # what the image carries: interpreter, code, model
     work_dir: Path
+    image_folders: frozenset[str] = frozenset()  # those that the image has made its user's
     instances: list[Instance] = field(default_factory=list)
     _holder: subprocess.Popen[bytes] | None = None
 
@@ -93,6 +94,14 @@ class ComposeRunner:
             for number in range(scale.get(name, 1)):
                 self.start(name, f"{name}-{number + 1}")
         self.wait_healthy(names, deadline_s)
+
+    def complete(self, name: str, timeout_s: float) -> Instance:
+        """Run a service that ends by itself. Raises UnhealthyError unless it succeeds."""
+        instance = self.start(name, f"{name}-1")
+        status = instance.process.wait(timeout_s)
+        if status:
+            raise UnhealthyError(f"{instance.name} ended with {status}:\n{instance.log}")
+        return instance
 
     def wait_healthy(self, names: list[str], deadline_s: float) -> None:
         """Return when every instance of the services is healthy. Raises UnhealthyError."""
@@ -153,7 +162,7 @@ class ComposeRunner:
             capture_output=True,
             text=True,
             check=False,
-            timeout=10,
+            timeout=30,
         )
 
     def _wait_healthy(self, instance: Instance, deadline_s: float) -> None:
@@ -181,6 +190,7 @@ class ComposeRunner:
         for name, volume in (self.compose.get("volumes") or {}).items():
             source = self.work_dir / "volumes" / name
             source.mkdir(parents=True)
+            self._take_over(name, source)
             options = (volume or {}).get("driver_opts", {})
             if "tmpfs" == options.get("type"):
                 script.append(f"mount -t tmpfs -o {_mountable(options['o'])} tmpfs {source}")
@@ -194,6 +204,18 @@ class ComposeRunner:
         with holder.stdout:
             assert b"held\n" == holder.stdout.readline(), "the volumes could not be mounted"
         return holder
+
+    def _take_over(self, volume: str, source: Path) -> None:
+        """Make a new volume belong to whom the image's folder does that it is mounted on."""
+        for service in self.compose["services"].values():
+            for name, target in _volumes_of(service):
+                if name == volume and target in self.image_folders and _is_root():
+                    source.chmod(0o700)
+                    os.chown(source, *map(int, str(service["user"]).split(":")))
+
+    def source_of(self, volume: str) -> Path:
+        """Return where a volume lies that is no file system of its own."""
+        return self._source_of(volume)
 
     def _enter_volumes(self) -> list[str]:
         assert self._holder is not None, "use the runner as a context manager"
@@ -219,6 +241,17 @@ def read_image_environment(dockerfile: Path) -> dict[str, str]:
     joined = last_stage.replace("\\\n", " ")
     lines = [line.removeprefix("ENV ") for line in joined.splitlines() if line.startswith("ENV ")]
     return dict(pair.split("=", 1) for line in lines for pair in line.split())
+
+
+def read_image_folders(dockerfile: Path) -> frozenset[str]:
+    """Return the folders that the last stage makes its user's, with `install` in a loop."""
+    last_stage = dockerfile.read_text(encoding="utf-8").rpartition("\nFROM ")[2]
+    loop = re.search(
+        r'for name in ([\w ]+); do install --directory --owner slipstream .*?"(\S+)/\$name"',
+        re.sub(r"\s*\\\n\s*", " ", last_stage),
+    )
+    assert loop is not None, "the Dockerfile makes no folders"
+    return frozenset(f"{loop[2]}/{name}" for name in loop[1].split())
 
 
 def why_impossible() -> str | None:

@@ -1,10 +1,12 @@
 """compose.yaml is valid, keeps its rules, and works: its services run apart and answer."""
 
 import asyncio
+import contextlib
 import copy
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from typing import NoReturn
 
 import pytest
 
+from slipstream.services.cli.nats_keys import KEYED_ROLES, KeySet, make_key_set
 from slipstream.services.cli.prompt_options import PromptOptions
 from slipstream.services.cli.settings import SETTINGS, variable_of
 from slipstream.services.cli.sizes import parse_size
@@ -37,6 +40,10 @@ OURS = ("scheduler", "kv", "prefill", "decode", "draft", "gateway")
 WITH_PORTS = {"nats", "jaeger", "gateway"}
 # An image that can't be asked anything.
 WITHOUT_HEALTH_CHECK = {"jaeger"}
+# What ends by itself.
+ONE_SHOT = {"keys", "operator"}
+KEYS_DIR = "/run/slipstream/keys"
+_KEYS_S = 30.0
 _UP_S = 90.0
 _LOGGED_S = 45.0  # longer than a worker waits for its KV manager
 _NOT_UP_S = 12.0  # twice what a stack takes that does come up
@@ -65,10 +72,12 @@ def test_compose_follows_the_schema() -> None:
     assert 0 == checked.returncode, checked.stdout
 
 
-def test_nats_conf_is_valid() -> None:
+def test_nats_conf_is_valid(tmp_path: Path) -> None:
     server = Path(sys.executable).parent / "nats-server"
+    shutil.copy(NATS_CONF, tmp_path)
+    make_key_set(KeySet(tmp_path / "keys"))
     checked = subprocess.run(
-        [server, "-t", "-c", NATS_CONF], capture_output=True, text=True, check=False
+        [server, "-t", "-c", tmp_path / NATS_CONF.name], capture_output=True, text=True, check=False
     )
 
     assert 0 == checked.returncode, checked.stderr
@@ -102,14 +111,15 @@ def test_ports_are_bound_to_loopback_and_workers_have_none(compose: Compose) -> 
 def test_every_service_has_a_health_check_or_a_reason(compose: Compose) -> None:
     without = {n for n, service in compose["services"].items() if "healthcheck" not in service}
 
-    assert WITHOUT_HEALTH_CHECK == without
+    assert WITHOUT_HEALTH_CHECK | ONE_SHOT == without
 
 
 def test_services_wait_for_health_where_it_is_checked(compose: Compose) -> None:
     for name, service in compose["services"].items():
         for needed, how in service.get("depends_on", {}).items():
             assert needed not in WITHOUT_HEALTH_CHECK
-            assert "service_healthy" == how["condition"], name
+            awaited = "service_completed_successfully" if needed in ONE_SHOT else "service_healthy"
+            assert awaited == how["condition"], name
 
 
 def test_every_variable_is_a_setting_of_its_service(compose: Compose) -> None:
@@ -122,7 +132,7 @@ def test_every_variable_is_a_setting_of_its_service(compose: Compose) -> None:
 
 
 def test_services_run_without_rights(compose: Compose) -> None:
-    for name in OURS:
+    for name in (*OURS, *ONE_SHOT):
         service = compose["services"][name]
         assert service["read_only"], name
         assert service["init"], name
@@ -138,13 +148,26 @@ def test_the_arena_is_one_memory_backed_volume_at_one_path(compose: Compose) -> 
     assert "tmpfs" == options["type"]
     for name in ("kv", "prefill", "decode"):
         service = compose["services"][name]
-        assert [f"arena:{service['environment']['SLIPSTREAM_ARENA_DIR']}"] == service["volumes"]
+        arena = f"arena:{service['environment']['SLIPSTREAM_ARENA_DIR']}"
+        assert arena == service["volumes"][0]
     # Its size is written once; the KV manager takes less than half of whatever it is.
     text = COMPOSE_FILE.read_text()
     assert 1 == text.count("SLIPSTREAM_ARENA_SIZE")
     assert 1 == text.count(f":-{size}}}")
     share = compose["services"]["kv"]["environment"]["SLIPSTREAM_KV_MEMORY"]
     assert parse_size(share, Path("/dev/shm")) < parse_size("50%", Path("/dev/shm"))
+
+
+def test_a_service_is_given_its_own_key_alone(compose: Compose) -> None:
+    for name in OURS:
+        service = compose["services"][name]
+        keys = [volume for volume in service["volumes"] if volume.startswith("keys-")]
+        assert [f"keys-{name}:{KEYS_DIR}/{name}:ro"] == keys
+        assert ["--nats-nkey", f"{KEYS_DIR}/{name}/nats.nk"] == service["command"][-2:]
+    made = compose["services"]["keys"]["volumes"]
+    assert [f"keys-{each}:{KEYS_DIR}/{each}" for each in ("nats", *KEYED_ROLES)] == made
+    folders = compose_runner.read_image_folders(ROOT / "deploy" / "Dockerfile")
+    assert {f"{KEYS_DIR}/{each}" for each in ("nats", *KEYED_ROLES)} == folders
 
 
 def test_only_declared_subjects_are_named() -> None:
@@ -187,23 +210,27 @@ def test_the_tests_below_are_skipped_elsewhere_than_in_ci_only() -> None:
         _give_up("why", {})
 
 
-@pytest.fixture
-def nats_address(compose: Compose, tmp_path: Path) -> Iterator[str]:
+@contextlib.contextmanager
+def _nats(compose: Compose, keys: Path, directory: Path) -> Iterator[str]:
     """A server booted from the shipped file, healthy by the declared check, on loopback."""
-    command = compose["services"]["nats"]["command"]
-    assert ["--config", "/etc/nats/nats.conf", "--addr", "0.0.0.0"] == command[:4]
+    service = compose["services"]["nats"]
+    assert ["--config", "/etc/nats/nats.conf", "--addr", "0.0.0.0"] == service["command"][:4]
+    assert "keys-nats:/etc/nats/keys/nats:ro" in service["volumes"]
+    (directory / "keys").mkdir(parents=True)
+    (directory / "keys" / "nats").symlink_to(keys)
+    shutil.copy(NATS_CONF, directory)
     server = Path(sys.executable).parent / "nats-server"
     process = subprocess.Popen(
         [
-            *(server, "--config", NATS_CONF, "--addr", "127.0.0.1", "--port", "-1"),
-            *("--http_port", "-1", "--store_dir", tmp_path / "data"),
-            *("--ports_file_dir", tmp_path),
+            *(server, "--config", directory / NATS_CONF.name, "--addr", "127.0.0.1"),
+            *("--port", "-1", "--http_port", "-1", "--store_dir", directory / "data"),
+            *("--ports_file_dir", directory),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield _wait_for_nats(compose, tmp_path / f"nats-server_{process.pid}.ports")
+        yield _wait_for_nats(compose, directory / f"nats-server_{process.pid}.ports")
     finally:
         process.terminate()
         process.wait(5)
@@ -225,18 +252,27 @@ def _wait_for_nats(compose: Compose, ports_file: Path) -> str:
     raise AssertionError("nats-server is not healthy")
 
 
-def _runner(compose: Compose, nats_address: str, work_dir: Path) -> compose_runner.ComposeRunner:
-    image = compose_runner.read_image_environment(ROOT / "deploy" / "Dockerfile")
-    jaeger = f"127.0.0.1:{_unused_port()}"
-    work_dir.mkdir()
-    return compose_runner.ComposeRunner(
+@contextlib.contextmanager
+def _runner(compose: Compose, directory: Path) -> Iterator[compose_runner.ComposeRunner]:
+    """Volumes, keys in them and a server; the rest is the caller's to start."""
+    dockerfile = ROOT / "deploy" / "Dockerfile"
+    image = compose_runner.read_image_environment(dockerfile)
+    (directory / "work").mkdir()
+    hosts = {"jaeger:4318": f"127.0.0.1:{_unused_port()}"}
+    runner = compose_runner.ComposeRunner(
         compose=compose,
         image_environment={**image, "SLIPSTREAM_CACHE_DIR": str(CACHE_DIR)},
         # Nobody listens for traces: services must not mind.
-        hosts={"nats:4222": nats_address, "jaeger:4318": jaeger},
+        hosts=hosts,
         kept_paths=list(KEPT_PATHS),
-        work_dir=work_dir,
+        work_dir=directory / "work",
+        image_folders=compose_runner.read_image_folders(dockerfile),
     )
+    with runner:
+        runner.complete("keys", _KEYS_S)
+        with _nats(compose, runner.source_of("keys-nats"), directory / "etc") as address:
+            hosts["nats:4222"] = address
+            yield runner
 
 
 def _unused_port() -> int:
@@ -277,20 +313,19 @@ async def _ask(nats_address: str) -> Answer:
 
 @pytest.mark.nats
 @pytest.mark.usefixtures("needs_namespaces")
-def test_an_instance_sees_nothing_but_what_it_declares(
-    compose: Compose, nats_address: str, tmp_path: Path
-) -> None:
+def test_an_instance_sees_nothing_but_what_it_declares(compose: Compose, tmp_path: Path) -> None:
     """Without this the tests below would prove nothing: two instances share the volume alone."""
     look = (
         "import json, os, pathlib, socket; print(json.dumps({"
         "'hostname': socket.gethostname(), 'uid': os.getuid(), 'pids': len([p for p in "
         "os.listdir('/proc') if p.isdigit()]), 'shm': os.listdir('/dev/shm'), 'tmp': "
         "os.listdir('/tmp'), 'run': sorted(os.listdir('/run')), 'arena': sorted(os.listdir("
-        "'/run/slipstream/arena')) if os.path.isdir('/run/slipstream/arena') else None}))"
+        "'/run/slipstream/arena')) if os.path.isdir('/run/slipstream/arena') else None, "
+        f"'keys': os.listdir('{KEYS_DIR}')}}))"
     )
     for name in ("kv", "decode", "scheduler"):
         compose["services"][name]["command"] = ["sleep", "infinity"]
-    with _runner(compose, nats_address, tmp_path / "work") as runner:
+    with _runner(compose, tmp_path) as runner:
         kv, decode = runner.start("kv", "kv-1"), runner.start("decode", "decode-1")
         scheduler = runner.start("scheduler", "scheduler-1")
         _write(runner, kv, "/run/slipstream/arena/arena.1")
@@ -304,7 +339,9 @@ def test_an_instance_sees_nothing_but_what_it_declares(
 
     assert ["arena.1"] == seen["kv-1"]["arena"] == seen["decode-1"]["arena"]
     assert seen["scheduler-1"]["arena"] is None
-    assert [] == seen["scheduler-1"]["run"]
+    for name, each in seen.items():
+        assert ["slipstream"] == each["run"], name
+        assert [name.removesuffix("-1")] == each["keys"], name
     # A checkout or an interpreter below /tmp is let in: what the image would carry.
     kept = {path.parts[2] for path in KEPT_PATHS if path.is_relative_to("/tmp")}
     assert ["private"] == seen["kv-1"]["shm"]
@@ -347,12 +384,12 @@ def _output(
 @pytest.mark.usefixtures("needs_namespaces", "packed_float32")
 @pytest.mark.parametrize("num_decode", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_composed_stack_becomes_healthy_and_answers(
-    compose: Compose, nats_address: str, tmp_path: Path, num_decode: int
+    compose: Compose, tmp_path: Path, num_decode: int
 ) -> None:
     port = _unused_port()
-    with _runner(_serve_on(compose, port), nats_address, tmp_path / "work") as runner:
+    with _runner(_serve_on(compose, port), tmp_path) as runner:
         runner.up(list(OURS), {"decode": num_decode}, _UP_S)
-        answer = asyncio.run(_ask(nats_address))
+        answer = asyncio.run(_ask(runner.hosts["nats:4222"]))
         text = _ask_over_http(port)
 
     assert "Paris" in answer.text
@@ -376,13 +413,14 @@ def test_the_composed_stack_becomes_healthy_and_answers(
     ],
 )
 def test_the_stack_fails_without_the_arena_volume(
-    compose: Compose, nats_address: str, tmp_path: Path, without: tuple[str, ...], complaint: str
+    compose: Compose, tmp_path: Path, without: tuple[str, ...], complaint: str
 ) -> None:
     """The tests above can fail: what they prove is that the volume is what joins the services."""
     broken = copy.deepcopy(compose)
     for name in without:
-        del broken["services"][name]["volumes"]
-    with _runner(broken, nats_address, tmp_path / "work") as runner:
+        volumes = broken["services"][name]["volumes"]
+        volumes[:] = [each for each in volumes if not each.startswith("arena:")]
+    with _runner(broken, tmp_path) as runner:
         with pytest.raises(compose_runner.UnhealthyError, match=rf"{without[0]}-1 "):
             runner.up([name for name in OURS if name != "gateway"], {}, _NOT_UP_S)
         (instance,) = (each for each in runner.instances if each.name == f"{without[0]}-1")

@@ -12,6 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.micro.service import ServiceInfo, ServicePing, ServiceStats
 
+from slipstream.services.cli.connection import operator_access
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.discovery import Discovery, Identity
 from slipstream.shared.bus.endpoint import serve
@@ -111,7 +112,8 @@ async def test_who_has_left_is_not_found(bus: Bus) -> None:
 @pytest.fixture
 async def stranger(up: "subprocess.Popen[str]") -> AsyncIterator[Client]:
     """A client of nats-py's own, on a stack of real processes."""
-    client = await nats.connect(await asyncio.to_thread(url_of, up))
+    url = await asyncio.to_thread(url_of, up)
+    client = await nats.connect(url, **operator_access(url).connect_options(url))
     yield client
     await client.close()
 

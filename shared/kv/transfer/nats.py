@@ -10,6 +10,7 @@ from typing import Self
 import nats.errors
 from nats.aio.msg import Msg
 
+from slipstream.shared.bus.nats_access import NO_ACCESS, NatsAccess
 from slipstream.shared.bus.nats_bus import PENDING_BYTES, NatsBus
 from slipstream.shared.bus.subjects import KV_DATA
 from slipstream.shared.errors import DisconnectedError, NoRespondersError, ProtocolError
@@ -134,10 +135,15 @@ class NatsPlane:
 
     @classmethod
     async def connect(
-        cls, identity: PlaneIdentity, url: str, *, max_num_fetches: int = MAX_NUM_FETCHES
+        cls,
+        identity: PlaneIdentity,
+        url: str,
+        *,
+        access: NatsAccess = NO_ACCESS,
+        max_num_fetches: int = MAX_NUM_FETCHES,
     ) -> Self:
         """Connect. Raises ConfigurationError when no server answers."""
-        bus = await NatsBus.connect(url, f"kv-transfer-{identity.host_id}-receiver")
+        bus = await NatsBus.connect(url, f"kv-transfer-{identity.host_id}-receiver", access)
         return cls(identity, bus, max_num_fetches)
 
     async def fetch(

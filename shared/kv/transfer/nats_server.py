@@ -9,6 +9,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from slipstream.shared.bus.bus import Incoming
+from slipstream.shared.bus.nats_access import NO_ACCESS, NatsAccess
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import KV_DATA, is_inbox
 from slipstream.shared.errors import DisconnectedError, ProtocolError
@@ -88,10 +89,15 @@ class NatsServer:
 
     @classmethod
     async def start(
-        cls, source: BlockSource, url: str, *, max_num_streams: int = MAX_NUM_STREAMS
+        cls,
+        source: BlockSource,
+        url: str,
+        *,
+        access: NatsAccess = NO_ACCESS,
+        max_num_streams: int = MAX_NUM_STREAMS,
     ) -> Self:
         """Connect and listen. Raises ConfigurationError when no server answers."""
-        bus = await NatsBus.connect(url, f"kv-transfer-{source.identity.host_id}")
+        bus = await NatsBus.connect(url, f"kv-transfer-{source.identity.host_id}", access)
         server = cls(source, bus, max_num_streams)
         try:
             await bus.subscribe(KV_DATA.subject(host_id=server.address), server._answer)

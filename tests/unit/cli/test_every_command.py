@@ -23,7 +23,7 @@ from .test_commands import write_status
 _ROOT: Any = typer.main.get_command(app)
 # Groups of commands, and services: what they say is in their logs.
 _HAS_NOTHING_TO_PRINT = {
-    *("", "bench", "dead", "dead drop", "model", "up", "drain", "submit"),
+    *("", "bench", "dead", "dead drop", "keys", "model", "up", "drain", "submit"),
     *("scheduler", "kv", "prefill", "decode", "draft", "gateway"),
     *("model pull", "model pack", "model remove", "draft train"),
 }
