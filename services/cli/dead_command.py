@@ -160,7 +160,7 @@ async def _found(nats_url: str, reason: str | None, limit: int | None) -> "list[
     from slipstream.services.cli.dead_letters import dead_letters  # noqa: PLC0415 - as below
 
     found: list[Dead] = []
-    async with connected(nats_url, "dead") as bus:
+    async with connected(nats_url, "dead", is_operator=True) as bus:
         async for each in dead_letters(bus.durable(), reason):
             found.append(each)
             if len(found) == limit:
@@ -171,7 +171,7 @@ async def _found(nats_url: str, reason: str | None, limit: int | None) -> "list[
 async def _one(nats_url: str, number: int) -> "Dead | None":
     from slipstream.services.cli.dead_letters import find  # noqa: PLC0415 - keeps --help quick
 
-    async with connected(nats_url, "dead") as bus:
+    async with connected(nats_url, "dead", is_operator=True) as bus:
         return await find(bus.durable(), number)
 
 
@@ -179,13 +179,13 @@ async def _requeued(nats_url: str, numbers: Sequence[int] | None, reason: str | 
     from slipstream.services.cli import dead_letters  # noqa: PLC0415 - keeps --help quick
 
     chosen = await _chosen(nats_url, numbers, reason)
-    async with connected(nats_url, "dead") as bus:
+    async with connected(nats_url, "dead", is_operator=True) as bus:
         return [await dead_letters.requeue(bus.durable(), each) for each in chosen]
 
 
 async def _dropped(nats_url: str, numbers: Sequence[int] | None, reason: str | None) -> int:
     chosen = await _chosen(nats_url, numbers, reason)
-    async with connected(nats_url, "dead") as bus:
+    async with connected(nats_url, "dead", is_operator=True) as bus:
         for each in chosen:
             await bus.durable().dead_letters.drop(each.sequence)
     return len(chosen)
