@@ -35,6 +35,9 @@ class SturdyClient(Client):
     ) -> None:
         # Comes before anything is sent, when connecting and when reconnecting.
         if initial_connection and self._wants_tls and not info.get("tls_required"):
+            # Nobody else closes what has only just been opened.
+            if self._transport is not None:
+                self._transport.close()
             raise NoTlsError
         await super()._process_info(info, initial_connection)
 
