@@ -38,6 +38,7 @@ class Status(msgspec.Struct, frozen=True):
     time_ns: int  # Unix time of the heartbeat
     metrics_url: str | None = None  # where its metrics are read
     http_url: str | None = None  # where a gateway serves HTTP
+    detail: str = ""  # what a ready one is: of schedulers one is active, the others stand by
 
 
 class Service(Protocol):
@@ -72,6 +73,10 @@ class ServiceProcess(Service, Protocol):
     def http_url(self) -> str | None:
         """Where it serves HTTP; None where it doesn't, or not yet."""
 
+    @property
+    def detail(self) -> str:
+        """What it is at the moment, where that changes; else nothing."""
+
 
 class StatusFile:
     """A heartbeat that needs no network: health checks and the supervisor read it."""
@@ -83,6 +88,7 @@ class StatusFile:
         self.state: State = "starting"
         self.metrics_url: str | None = None
         self.http_url: str | None = None
+        self.read_detail: Callable[[], str] = str
 
     def write(self) -> None:
         """Replace the file in one step, so that a reader never sees half of it."""
@@ -96,6 +102,7 @@ class StatusFile:
             time.time_ns(),
             self.metrics_url,
             self.http_url,
+            self.read_detail(),
         )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_suffix(f".{os.getpid()}")
@@ -195,6 +202,7 @@ async def _start_and_wait(service: ServiceProcess, status: StatusFile) -> None:
     status.state = "ready"
     status.metrics_url = service.metrics_url
     status.http_url = service.http_url
+    status.read_detail = lambda: service.detail
     status.write()
     log.info("service_ready")
     await service.wait()

@@ -45,6 +45,10 @@ class _Framed:
     def http_url(self) -> str | None:
         return getattr(self._service, "http_url", None)
 
+    @property
+    def detail(self) -> str:
+        return str(getattr(self._service, "detail", ""))
+
     async def start(self) -> None:
         config = self._config
         # First: a port that is taken is better known before a model is loaded.

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from slipstream.shared.lifecycle import STALE_AFTER_S, Status
+from slipstream.shared.lifecycle import STALE_AFTER_S, Status, read_status
 
 
 def health(
@@ -32,8 +32,14 @@ def health(
         found = {"is_ready": problem is None, "role": role, "problem": problem}
         typer.echo(msgspec.json.encode(found).decode())
     else:
-        typer.echo(problem or f"ready: {role or status_file}")
+        typer.echo(problem or f"{_ready(status_file)}: {role or status_file}")
     raise typer.Exit(1 if problem else 0)
+
+
+def _ready(status_file: Path | None) -> str:
+    """Return how ready it is: of several schedulers all but one stand by."""
+    status = read_status(status_file) if status_file is not None else None
+    return f"ready ({status.detail})" if status is not None and status.detail else "ready"
 
 
 def find_problem(status_file: Path | None, role: str | None = None) -> str | None:

@@ -1,7 +1,7 @@
 """Follow the choices of requests that want several, and answer those that are not streamed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -63,20 +63,29 @@ class ChoiceDesk:
         self._followed: dict[RequestId, _Followed] = {}
         self._by_choice: dict[RequestId, tuple[_Followed, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Hears of each request of which nothing is to be sent any more.
+        self.on_settled: Callable[[RequestId], None] = lambda _request_id: None
 
     async def start(self) -> None:
         """Listen for the answers of plain choices."""
         await self._bus.subscribe(f"{self._inbox}.*", self._arrived)
 
-    def open(self, whole: RequestRecord) -> list[RequestRecord]:
-        """Return the record of each choice of a request, and follow them from now on."""
+    def open(
+        self, whole: RequestRecord, ended: Collection[int] = frozenset()
+    ) -> list[RequestRecord]:
+        """Return the record of each choice that has not ended, and follow them from now on."""
         request = whole.request
         group = ChoiceGroup(whole.request_id, request.sampling.seed, request.num_choices)
         followed = _Followed(whole, group)
         self._followed[whole.request_id] = followed
         for choice, request_id in enumerate(group.ids):
             self._by_choice[request_id] = (followed, choice)
-        return [self._record(whole, choice) for choice in range(request.num_choices)]
+        group.closed |= set(ended)
+        return [
+            self._record(whole, choice)
+            for choice in range(request.num_choices)
+            if choice not in group.closed
+        ]
 
     def ids_of(self, request_id: RequestId) -> list[RequestId]:
         """Return the ids of the choices of a request that is followed; none of any other."""
@@ -91,6 +100,8 @@ class ChoiceDesk:
         followed.group.closed.add(choice)
         if len(followed.group.closed) < followed.group.num_choices:
             return
+        if followed.whole.reply.is_streamed:
+            self.on_settled(followed.whole.request_id)
         followed.whole.root.end(code)
         delay_s = 0.0 if followed.is_answered else _ARRIVAL_S
         asyncio.get_running_loop().call_later(delay_s, self._forget, followed)
@@ -116,6 +127,7 @@ class ChoiceDesk:
             deadline=whole.deadline,
             choice=choice,
             client_inbox=whole.client_inbox,
+            attempt=whole.attempt,
         )
 
     async def _arrived(self, incoming: Incoming) -> None:
@@ -128,6 +140,7 @@ class ChoiceDesk:
         if joined is None:
             return
         await self._answers.answer(followed.whole, joined)
+        self.on_settled(followed.whole.request_id)
         if isinstance(joined, Failed):
             await asyncio.gather(*map(self._cancel, followed.group.ids))
 
@@ -146,5 +159,6 @@ class ChoiceDesk:
         refusal = Refusal("lost", "the answer of a choice did not arrive")
         try:
             await self._answers.fail(whole, refusal)
+            self.on_settled(whole.request_id)
         except SlipstreamError as error:
             log.warning("choices_not_failed", **whole.log_fields, error=str(error))

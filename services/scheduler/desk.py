@@ -9,7 +9,8 @@ from typing import Any
 
 import structlog
 
-from slipstream.services.scheduler.answers import LATE, Answers, Refusal
+from slipstream.services.scheduler.answers import LATE, Answers, Refusal, too_large
+from slipstream.services.scheduler.attempt_spans import start_attempt, tell_schedule
 from slipstream.services.scheduler.blame import FINAL_CODES, NOBODYS_FAULT, who_failed
 from slipstream.services.scheduler.deadlines import Deadlines
 from slipstream.services.scheduler.dispatch import Dispatcher
@@ -19,11 +20,13 @@ from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import NoRespondersError, SlipstreamError
 from slipstream.shared.ids import RequestId, WorkerId
+from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import Phase, Rejected
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.reports import EndedSequence
 from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.telemetry import names
+from slipstream.shared.telemetry.spans import Span
 from slipstream.shared.telemetry.tracing import Tracer
 
 log = structlog.get_logger()
@@ -76,6 +79,30 @@ class Desk:
             return
         self.load.add(record)
         self._placeable.set()
+
+    def adopt(self, record: RequestRecord, choice: Placement, phase: Phase, span: Span) -> None:
+        """Take over an attempt that workers hold already, of a record that is new or waits."""
+        self.load.remove(record.request_id)
+        self.records[record.request_id] = record
+        if record.deadline.at is not None:
+            self.deadlines.look_at(record.request_id, record.deadline.at)
+        is_computed = phase == "decoding"
+        num_tokens = 0 if is_computed else len(record.request.prompt_token_ids)
+        self._fleet.assign(record.request_id, choice, num_tokens)
+        self._hold(record, choice)
+        record.phase = phase
+        record.attempt_span = span
+        if is_computed:
+            self._fleet.prompt_done(record.request_id)
+
+    def knows(self, request_id: RequestId) -> bool:
+        """Tell whether a request is open, or has ended here lately."""
+        return request_id in self.records or request_id in self._closed
+
+    async def abandon(self) -> None:
+        """Let go of everything and tell nobody: another scheduler answers."""
+        await cancel_all(self._tasks)
+        self.records.clear()
 
     def held_by(self, worker_id: WorkerId) -> list[RequestRecord]:
         """Return the records that a worker should know of now."""
@@ -239,27 +266,13 @@ class Desk:
         return None
 
     def _too_large(self, record: RequestRecord) -> Refusal | None:
-        request, num_blocks = record.request, self._fleet.max_num_blocks
-        if num_blocks is None:
-            return None
-        num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
-        block_size = self._block_size
-        if -(-num_tokens // block_size) <= num_blocks:
-            return None
-        return Refusal(
-            "kv_too_large",
-            f"prompt and max_tokens are {num_tokens} tokens; the KV cache holds "
-            f"{num_blocks * block_size}: lower max_tokens, or start with more --kv-memory",
-        )
+        num_tokens = len(record.request.prompt_token_ids) + record.request.sampling.max_tokens
+        return too_large(num_tokens, self._fleet.max_num_blocks, self._block_size)
 
     def _begin_attempt(self, record: RequestRecord, choice: Placement) -> None:
         record.attempt += 1
-        record.placement = choice
-        for worker_id in choice.worker_ids:
-            self._placed[worker_id].add(record)
+        self._hold(record, choice)
         record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
-        record.is_leaving = False
-        record.num_unmentioned = 0
         record.is_replayed_alike = self._fleet.is_exact(choice.decode_worker_id)
         # With logprobs from the start: reports don't carry those of earlier attempts.
         keeps_output = record.request.sampling.num_logprobs is None
@@ -268,27 +281,16 @@ class Desk:
         self._metrics.placed(choice)
         if record.attempt == 1:
             self._metrics.began(record.queue_ms / 1000)
-        record.attempt_span = self._tracer.start(
-            names.SPAN_ATTEMPT,
-            parent=record.root.context,
-            attributes={names.ATTEMPT: record.attempt, names.ROUTE: choice.route},
-        )
-        self._tracer.start(
-            names.SPAN_SCHEDULE,
-            parent=record.root.context,
-            start_time_ns=record.root.context.start_time_ns or None,
-            attributes={
-                names.QUEUE_TIME_S: record.queue_ms / 1000,
-                names.ROUTE: choice.route,
-                names.ROUTE_REASON: choice.reason,
-                names.POLICY: self.load.queue.policy,
-                names.LATENCY_CLASS: record.request.latency_class,
-                names.NUM_WAITING: len(self.load.queue),
-                names.NUM_CACHED_TOKENS: choice.num_cached_tokens,
-                names.DECODE_WORKER_ID: choice.decode_worker_id,
-                names.PREFILL_WORKER_ID: choice.prefill_worker_id or "",
-            },
-        ).end()
+        record.attempt_span = start_attempt(self._tracer, record, choice)
+        queue = self.load.queue
+        tell_schedule(self._tracer, record, choice, queue.policy, len(queue))
+
+    def _hold(self, record: RequestRecord, choice: Placement) -> None:
+        record.placement = choice
+        for worker_id in choice.worker_ids:
+            self._placed[worker_id].add(record)
+        record.is_leaving = False
+        record.num_unmentioned = 0
 
     async def _dispatch(self, record: RequestRecord, attempt: int) -> None:
         choice = record.placement

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from slipstream.services.scheduler.records import RequestRecord
+from slipstream.services.scheduler.succession import ALONE, Succession
 from slipstream.shared.bus.bus import Bus
-from slipstream.shared.bus.endpoint import call, call_again
+from slipstream.shared.bus.endpoint import RemoteError, call, call_again
 from slipstream.shared.bus.subjects import DECODE, PREFILL, Topic
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.ids import WorkerId
@@ -29,10 +30,13 @@ _OUTAGE_S = 120.0  # how long NATS may be away before an attempt fails for it
 class Dispatcher:
     """Sends jobs and cancels; decides nothing."""
 
-    def __init__(self, bus: Bus, tracer: Tracer, model: str) -> None:
+    def __init__(
+        self, bus: Bus, tracer: Tracer, model: str, succession: Succession = ALONE
+    ) -> None:
         self._bus = bus
         self._tracer = tracer
         self._model = model
+        self._succession = succession
 
     async def send(self, record: RequestRecord) -> Accepted | Rejected:
         """
@@ -48,16 +52,20 @@ class Dispatcher:
         job = self._job(record)
         with self._send_span(record, worker_id) as span:
             headers = inject(span.context)
-            answer: Accepted | Rejected = await call_again(
-                self._bus,
-                topic,
-                lambda: msgspec.structs.replace(job, deadline_ms=record.deadline.remaining_ms),
-                timeout_s=_ANSWER_S,
-                num_tries=_NUM_TRIES,
-                max_wait_s=record.deadline.left_s(_OUTAGE_S),
-                headers=headers,
-                worker_id=worker_id,
-            )
+            try:
+                answer: Accepted | Rejected = await call_again(
+                    self._bus,
+                    topic,
+                    lambda: msgspec.structs.replace(job, deadline_ms=record.deadline.remaining_ms),
+                    timeout_s=_ANSWER_S,
+                    num_tries=_NUM_TRIES,
+                    max_wait_s=record.deadline.left_s(_OUTAGE_S),
+                    headers=headers,
+                    worker_id=worker_id,
+                )
+            except RemoteError as error:
+                self._succession.check(error)
+                raise
         return answer
 
     async def cancel(self, record: RequestRecord, reason: str) -> list[Cancelled]:
@@ -65,7 +73,12 @@ class Dispatcher:
         placement = record.placement
         if placement is None:
             return []
-        message = Cancel(request_id=record.request_id, attempt=record.attempt, reason=reason)
+        message = Cancel(
+            request_id=record.request_id,
+            attempt=record.attempt,
+            reason=reason,
+            scheduler_epoch=self._succession.epoch,
+        )
         sends = [self._cancel(DECODE, placement.decode_worker_id, message)]
         if placement.prefill_worker_id is not None:
             sends.append(self._cancel(PREFILL, placement.prefill_worker_id, message))
@@ -81,7 +94,8 @@ class Dispatcher:
                 timeout_s=_CANCEL_S,
                 worker_id=worker_id,
             )
-        except (SlipstreamError, ValueError):  # an id that is no subject listens nowhere
+        except (SlipstreamError, ValueError) as error:  # an id that is no subject listens nowhere
+            self._succession.check(error)
             return None
         return answer
 
@@ -109,6 +123,7 @@ class Dispatcher:
         fields: dict[str, Any] = {  # Any: as many types as fields; the structs name them
             "request_id": record.request_id,
             "attempt": record.attempt,
+            "scheduler_epoch": self._succession.epoch,
             "model": self._model,
             "prompt_token_ids": request.prompt_token_ids,
             "output_token_ids": PackedInts(record.token_ids[: record.num_given_tokens]),
@@ -125,6 +140,8 @@ class Dispatcher:
             "tenant": request.tenant,
             "cache_salt": request.cache_salt,
             "allow_other_numerics": request.allow_other_numerics,
+            "latency_class": request.latency_class,
+            "client_inbox": record.client_inbox,
         }
         if placement.prefill_worker_id is None:
             return DecodeJob(**fields)

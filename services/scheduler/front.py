@@ -1,7 +1,8 @@
 """Where messages of clients arrive: admit or refuse at once, resume."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
+from dataclasses import replace
 
 import msgspec
 import structlog
@@ -11,32 +12,29 @@ from slipstream.services.scheduler.answers import Answers, failed_from
 from slipstream.services.scheduler.choice_desk import ChoiceDesk
 from slipstream.services.scheduler.choices import choice_id
 from slipstream.services.scheduler.desk import RETRY_AFTER_MS, Desk
-from slipstream.services.scheduler.dispatch import Dispatcher
 from slipstream.services.scheduler.interest_watch import InterestWatch
-from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.prefix_watch import PrefixWatch
 from slipstream.services.scheduler.records import RequestRecord
 from slipstream.services.scheduler.registry_keeper import keep_registry, keep_registry_once
+from slipstream.services.scheduler.relay import Relay
+from slipstream.services.scheduler.shadow import Shadowed
+from slipstream.services.scheduler.succession import ALONE, Succession
 from slipstream.services.scheduler.watch import Watch
 from slipstream.shared.bus.bus import Bus, Incoming
 from slipstream.shared.bus.subjects import DECODE, GENERATE, SUBMIT, is_inbox, subject_model
-from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import DeadlineTooShortError, OverloadedError, SlipstreamError
 from slipstream.shared.ids import RequestId, new_request_id
 from slipstream.shared.messages.codec import encode, encoding_of
 from slipstream.shared.messages.common import Failed
-from slipstream.shared.messages.generate import Cancel, Cancelled, Resume
+from slipstream.shared.messages.generate import MAX_CHOICES, Cancel, Cancelled, Resume
 from slipstream.shared.messages.jobs import Encoding, ReplyTarget
-from slipstream.shared.model.tokenizer import Tokenizer
 from slipstream.shared.scheduling.door import TooLate
-from slipstream.shared.scheduling.fleet import Fleet
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.context import extract
 from slipstream.shared.telemetry.spans import Span, SpanKind
 from slipstream.shared.telemetry.tracing import Tracer
 from slipstream.shared.worker.deadline import Deadline
-from slipstream.shared.worker.model_source import open_model
 
 log = structlog.get_logger()
 
@@ -57,11 +55,16 @@ class Front:
         desk: Desk,
         watch: Watch,
         metrics: SchedulerMetrics,
+        relay: Relay,
+        succession: Succession = ALONE,
     ) -> None:
         self._choices = ChoiceDesk(
             bus, tracer, answers, lambda request_id: desk.cancel(Cancel(request_id))
         )
-        desk.on_closed = self._choices.closed
+        desk.on_closed = self._closed
+        self._choices.on_settled = relay.ended
+        self.relay = relay
+        self._succession = succession
         self.desk = desk
         self.watch = watch
         self.interest = InterestWatch(bus, answers, desk.records, desk.cancel)
@@ -94,7 +97,7 @@ class Front:
 
     async def cancel(self, message: Cancel) -> Cancelled:
         """End a request with all of its choices. Idempotent."""
-        request_ids = self._choices.ids_of(message.request_id)
+        request_ids = self._ids_of(message.request_id)
         if not request_ids:
             return await self.desk.cancel(message)
         each = (msgspec.structs.replace(message, request_id=one) for one in request_ids)
@@ -111,6 +114,7 @@ class Front:
         if not isinstance(opened, Failed):
             return None
         await self._answers.refuse(incoming, opened)
+        await self.relay.refused(incoming)
         return opened
 
     async def open_request(
@@ -152,13 +156,45 @@ class Front:
 
     def holds(self, request_id: RequestId) -> bool:
         """Tell whether an admitted request has no ending yet, as far as is known here."""
-        return request_id in self.desk.records or bool(self._choices.ids_of(request_id))
+        return request_id in self.desk.records or bool(self._ids_of(request_id))
+
+    async def reopen(
+        self, entry: Shadowed, root: Span, attempt: int, ended: Collection[int]
+    ) -> None:
+        """Open a request again that another scheduler had admitted, but for choices that ended."""
+        told, incoming = entry.admitted, entry.incoming
+        assert told is not None, "it has been admitted"
+        admitted = await asyncio.to_thread(
+            self._admission.admit, incoming.payload, subject_model(incoming.subject)
+        )
+        sampling = msgspec.structs.replace(admitted.sampling, seed=told.seed)
+        record = self._record(incoming, replace(admitted, sampling=sampling), root, incoming.reply)
+        record.request_id = told.request_id
+        record.attempt = attempt
+        record.arrived_at = entry.arrived_at
+        record.deadline = Deadline(entry.arrived_at + admitted.deadline_ms / 1000)
+        await self._open(record, incoming, ended)
+
+    def _ids_of(self, request_id: RequestId) -> list[RequestId]:
+        """Return the ids of a request's choices, also of those that were taken over one by one."""
+        if request_id in self.desk.records:
+            return []
+        ids = (choice_id(request_id, choice) for choice in range(MAX_CHOICES))
+        return self._choices.ids_of(request_id) or [each for each in ids if self.desk.knows(each)]
+
+    def _closed(self, record: RequestRecord, code: str | None) -> None:
+        self._choices.closed(record, code)
+        if code is None:
+            self.relay.ended(record.request_id)
+        else:
+            # Nobody else may know of it.
+            self.desk.run(self.relay.settled(record.request_id), record.log_fields)
 
     async def resume(self, message: Resume, encoding: Encoding) -> Failed | None:
         """Have a stream sent again: by its decode worker, or `Accepted` while it still waits."""
         if not is_inbox(message.reply):
             return Failed(code="invalid_request", field="reply", message="reply must be an inbox")
-        if self._choices.ids_of(message.request_id):
+        if self._ids_of(message.request_id):
             wanted = choice_id(message.request_id, message.choice)
             message = msgspec.structs.replace(message, request_id=wanted)
         record = self.desk.records.get(message.request_id)
@@ -176,6 +212,7 @@ class Front:
         return None
 
     async def _forward(self, message: Resume, worker_id: str, encoding: Encoding) -> None:
+        message = msgspec.structs.replace(message, scheduler_epoch=self._succession.epoch)
         try:
             # It answers only if it can't: what can be resumed goes straight to the reader.
             await self._bus.publish(
@@ -253,7 +290,7 @@ class Front:
         # The inbox of a submission is the scheduler's own: it need not ask itself.
         client_inbox = "" if is_submitted else incoming.reply
         record = self._record(incoming, request, root, client_inbox)
-        await self._open(record)
+        await self._open(record, None if is_submitted else incoming)
         return record
 
     async def _read(
@@ -294,7 +331,12 @@ class Front:
             deadline=Deadline.from_ms(request.deadline_ms),
         )
 
-    async def _open(self, record: RequestRecord) -> None:
+    async def _open(
+        self,
+        record: RequestRecord,
+        incoming: Incoming | None,
+        ended: Collection[int] = frozenset(),
+    ) -> None:
         request, root = record.request, record.root
         root.set(names.MESSAGING_CONVERSATION_ID, record.request_id)
         root.set(names.GEN_AI_REQUEST_MAX_TOKENS, request.sampling.max_tokens)
@@ -304,9 +346,11 @@ class Front:
             num_prompt_tokens=len(request.prompt_token_ids),
             num_choices=request.num_choices,
         )
+        if incoming is not None:
+            await self.relay.admitted(record, incoming)
         # Before any frame can be on its way: the stream has one publisher at a time.
         await self._answers.accept(record)
-        records = self._choices.open(record) if request.num_choices > 1 else [record]
+        records = self._choices.open(record, ended) if request.num_choices > 1 else [record]
         for each in records:
             self.desk.open(each)
 
@@ -315,25 +359,3 @@ def _error_of(late: TooLate) -> SlipstreamError:
     if late.retry_after_ms is None:
         return DeadlineTooShortError(late.message)
     return OverloadedError(late.message, late.retry_after_ms)
-
-
-async def open_front(
-    config: SchedulerConfig, bus: Bus, tracer: Tracer, metrics: SchedulerMetrics
-) -> Front:
-    """Read the model's configuration and tokenizer, and wire the scheduler's parts."""
-    model = await asyncio.to_thread(open_model, config)
-    tokenizer = await asyncio.to_thread(Tokenizer, model.directory)
-    fleet = Fleet(config.prompt_window)
-    answers = Answers(bus, model.name)
-    desk = Desk(
-        config,
-        tracer,
-        Load(config, fleet),
-        answers,
-        Dispatcher(bus, tracer, model.name),
-        model.layout.block_size,
-        metrics,
-    )
-    watch = Watch(bus, fleet, desk)
-    admission = Admission(config, model.name, model.config, tokenizer)
-    return Front(bus, tracer, model.name, admission, answers, desk, watch, metrics)

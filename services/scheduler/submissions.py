@@ -97,6 +97,11 @@ class Submissions:
         # What is left comes again after `redelivery_s`.
         await cancel_all([self._loop, *self.tasks])
 
+    async def abandon(self) -> None:
+        """Let go of all of them: they come again, to whoever takes them."""
+        loops = [self._loop] if self._loop is not None else []
+        await cancel_all([*loops, *self.tasks])
+
     async def _pull_loop(self) -> None:
         while self._is_taking:
             try:

@@ -2,14 +2,16 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import structlog
 
 from slipstream.services.scheduler.answers import LATE, Refusal
 from slipstream.services.scheduler.desk import NO_WORKER_S, RETRY_AFTER_MS, Desk
 from slipstream.services.scheduler.records import RequestRecord
+from slipstream.services.scheduler.succession import ALONE, Succession
 from slipstream.shared.bus.bus import Bus
-from slipstream.shared.bus.endpoint import call
+from slipstream.shared.bus.endpoint import RemoteError, call
 from slipstream.shared.bus.subjects import WORKER_TOPICS
 from slipstream.shared.errors import NoRespondersError, SlipstreamError
 from slipstream.shared.ids import WorkerId
@@ -39,12 +41,15 @@ _OVERDUE_S = 2.0  # how long after the deadline the worker that holds a request 
 class Watch:
     """Takes reports in; ticks."""
 
-    def __init__(self, bus: Bus, fleet: Fleet, desk: Desk) -> None:
+    def __init__(self, bus: Bus, fleet: Fleet, desk: Desk, succession: Succession = ALONE) -> None:
         self._bus = bus
         self._fleet = fleet
         self._desk = desk
         self._decode_seen_at = 0.0  # when a decode worker was known last
         self._probing: set[WorkerId] = set()
+        self._succession = succession
+        # Hears of workers that hold what nobody here has heard of.
+        self.on_unknown: Callable[[WorkerId], None] = lambda _worker_id: None
 
     @property
     def knows_decode_worker(self) -> bool:
@@ -59,6 +64,8 @@ class Watch:
         held = {(each.request_id, each.attempt) for each in report.held}
         for each in report.held:
             self._mention(each, report.worker_id)
+        if not all(self._desk.knows(each.request_id) for each in report.held):
+            self.on_unknown(report.worker_id)
         for ended in report.ended:
             await self._desk.ended(ended, report.worker_id)
         lost = [
@@ -72,18 +79,40 @@ class Watch:
             self._desk.run(failing, record.log_fields)
         self._desk.kick()
 
-    async def meet(self) -> None:
-        """Ask everyone in the registry for a full report: a new scheduler knows nobody yet."""
+    async def meet(self) -> list[WorkerReport]:
+        """
+        Ask everyone in the registry for a full report, with jobs: a new scheduler knows nothing.
+
+        Prefill workers come first: what they no longer hold has been handed over by then, and is
+        told of by who took it.
+        """
         try:
             entries = await self._bus.registry().entries()
             records = [decoder_of(WorkerRecord).decode(entry) for entry in entries.values()]
         except SlipstreamError as error:
             log.warning("workers_not_met", error=str(error))
-            return
-        asks = [self._ask(each.worker_id, each.role) for each in records]
-        for outcome in await asyncio.gather(*asks, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                log.info("worker_not_met", error=str(outcome))
+            return []
+        first = [each for each in records if each.role == "prefill"]
+        others = [each for each in records if each.role != "prefill"]
+        met = []
+        for group in (first, others):
+            asks = [self._meet(each.worker_id, each.role) for each in group]
+            met += [report for report in await asyncio.gather(*asks) if report is not None]
+        return met
+
+    async def meet_one(self, worker_id: WorkerId) -> WorkerReport | None:
+        """Ask a known worker for a full report, with jobs."""
+        return await self._meet(worker_id, self._fleet.role(worker_id))
+
+    async def _meet(self, worker_id: WorkerId, role: Role | None) -> WorkerReport | None:
+        try:
+            report = await self._ask(worker_id, role, with_jobs=True)
+        except SlipstreamError as error:
+            log.info("worker_not_met", error=str(error))
+            return None
+        if report is not None:
+            await self.report(report)
+        return report
 
     async def tick_loop(self) -> None:
         """Look at the clock for ever."""
@@ -133,7 +162,9 @@ class Watch:
         """Ask a silent worker; without an answer it is dead."""
         reason = "it has not reported, and can't be asked"
         try:
-            if await self._ask(worker_id, self._fleet.role(worker_id)):
+            report = await self._ask(worker_id, self._fleet.role(worker_id))
+            if report is not None:
+                await self.report(report)
                 return
         except NoRespondersError as error:
             reason = str(error)
@@ -157,16 +188,22 @@ class Watch:
             return False
         return True
 
-    async def _ask(self, worker_id: WorkerId, role: Role | None) -> bool:
-        """Have a worker report; False for a role that can't be asked. Raises as `call`."""
+    async def _ask(
+        self, worker_id: WorkerId, role: Role | None, *, with_jobs: bool = False
+    ) -> WorkerReport | None:
+        """Have a worker report; None for a role that can't be asked. Raises as `call`."""
         topic = WORKER_TOPICS.get(role or "")
         if topic is None:
-            return False
-        report: WorkerReport = await call(
-            self._bus, topic, ReportRequest(), timeout_s=_PROBE_S, worker_id=worker_id
-        )
-        await self.report(report)
-        return True
+            return None
+        request = ReportRequest(self._succession.epoch, with_jobs)
+        try:
+            report: WorkerReport = await call(
+                self._bus, topic, request, timeout_s=_PROBE_S, worker_id=worker_id
+            )
+        except RemoteError as error:
+            self._succession.check(error)
+            raise
+        return report
 
     def _bury(self, worker_id: WorkerId) -> None:
         if worker_id not in self._fleet.silent(time.monotonic()):

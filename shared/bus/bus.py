@@ -10,6 +10,7 @@ import structlog
 from slipstream.shared.bus.connection import Connection
 from slipstream.shared.bus.durable import Durable
 from slipstream.shared.bus.endpoints import Endpoint
+from slipstream.shared.bus.leader import LeaderStore
 from slipstream.shared.errors import MessageTooLargeError
 
 log = structlog.get_logger()
@@ -122,6 +123,9 @@ class Bus(Protocol):
 
     def durable(self) -> Durable:
         """Return what outlives its senders: submissions and their results."""
+
+    def leader(self) -> LeaderStore:
+        """Return the bucket that says which scheduler is active."""
 
     async def close(self, timeout_s: float = 2.0) -> None:
         """Finish what is being handled, send what is buffered, disconnect."""

@@ -18,6 +18,7 @@ from slipstream.shared.bus.bus import (
 from slipstream.shared.bus.connection import Connection
 from slipstream.shared.bus.endpoints import Endpoint
 from slipstream.shared.bus.memory_durable import MemoryDurable
+from slipstream.shared.bus.memory_leader import MemoryLeaderStore
 from slipstream.shared.errors import DeadlineExceededError, NoAnswerError, NoRespondersError
 
 STOP_S = 2.0  # what the end of a subscription waits for its handlers
@@ -87,6 +88,7 @@ class MemoryBroker:
         self.tasks: set[asyncio.Task[None]] = set()
         self.registry = MemoryRegistry()
         self.durable = MemoryDurable()
+        self.leader = MemoryLeaderStore()
         self.published: list[Incoming] = []
         self._turns: dict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._inboxes = itertools.count()
@@ -195,6 +197,10 @@ class MemoryBus:
     def durable(self) -> MemoryDurable:
         """Return the broker's durable side."""
         return self.broker.durable
+
+    def leader(self) -> MemoryLeaderStore:
+        """Return the broker's leader bucket."""
+        return self.broker.leader
 
     async def close(self, timeout_s: float = 2.0) -> None:
         """Stop this client's subscriptions; bounded."""

@@ -37,7 +37,7 @@ class SturdyClient(Client):
         if initial_connection and self._wants_tls and not info.get("tls_required"):
             # Nobody else closes what has only just been opened.
             if self._transport is not None:
-                self._transport.close()
+                self._transport.close()  # type: ignore[no-untyped-call] # theirs
             raise NoTlsError
         await super()._process_info(info, initial_connection)
 

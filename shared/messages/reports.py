@@ -114,7 +114,7 @@ class RequestAdmitted(Message, frozen=True, kw_only=True, tag="request_admitted"
     What the active scheduler has made of a client's message.
 
     A standby keeps message and answer until the request has ended: a successor admits it under the
-    same id and with the same seed. `digest` names the message (`shared/scheduling/shadow.py`).
+    same id and with the same seed. `digest` is of its reply subject and its bytes.
     """
 
     scheduler_epoch: int
@@ -125,6 +125,7 @@ class RequestAdmitted(Message, frozen=True, kw_only=True, tag="request_admitted"
     root_span: SpanContext
     attempt: int = 0
     num_choices: int = 1
+    is_streamed: bool = False
     message: ForwardedRequest | None = None
 
 

@@ -18,7 +18,7 @@ from slipstream.services.scheduler.service import SchedulerService
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.endpoint import call, call_kv
 from slipstream.shared.bus.nats_bus import NatsBus
-from slipstream.shared.bus.subjects import CANCEL, GENERATE
+from slipstream.shared.bus.subjects import CANCEL, GENERATE, RESUME
 from slipstream.shared.config import (
     DecodeConfig,
     DraftConfig,
@@ -30,9 +30,16 @@ from slipstream.shared.config import (
 )
 from slipstream.shared.ids import RequestId, WorkerId, new_worker_id
 from slipstream.shared.lifecycle import cancel_all
-from slipstream.shared.messages.codec import ClientAnswer, decoder_of
+from slipstream.shared.messages.codec import ClientAnswer, decoder_of, encode
 from slipstream.shared.messages.common import Failed
-from slipstream.shared.messages.generate import Cancel, Cancelled, Completion, Finished, TokenFrame
+from slipstream.shared.messages.generate import (
+    Cancel,
+    Cancelled,
+    Completion,
+    Finished,
+    Resume,
+    TokenFrame,
+)
 from slipstream.shared.messages.kv import Audit, Audited
 from slipstream.shared.model.fake_runner import EOS_TOKEN_ID, next_token_id
 from slipstream.shared.telemetry.tally_meter import TallyMeter
@@ -119,6 +126,8 @@ class ServiceStack:
             buses.append(service._parts.token_bus)
         process = Process(role, service, buses, asyncio.all_tasks() - before, waiting)
         self.processes.append(process)
+        if role == "scheduler":
+            await until(lambda: any(self.is_active(each) for each in self.living(role)))
         if role in ("prefill", "decode"):
             await self._until_known(worker_id)
         return process
@@ -132,10 +141,21 @@ class ServiceStack:
         """Return the services of a role that were not killed."""
         return [each for each in self.processes if each.role == role and not each.is_killed]
 
+    @staticmethod
+    def is_active(process: Process) -> bool:
+        """Tell whether a scheduler leads."""
+        return process.service._front is not None
+
+    @property
+    def active(self) -> Process:
+        """The scheduler that leads."""
+        (process,) = filter(self.is_active, self.living("scheduler"))
+        return process
+
     @property
     def desk(self) -> Any:  # Any: as above
-        """The scheduler's records and queue."""
-        return self.one("scheduler")._front.desk
+        """The active scheduler's records and queue."""
+        return self.active.service._front.desk
 
     async def audit(self) -> Audited:
         """Return the KV manager's books."""
@@ -178,7 +198,7 @@ class ServiceStack:
             process.is_killed = True
 
     async def _until_known(self, worker_id: WorkerId) -> None:
-        for process in self.living("scheduler"):
+        for process in filter(self.is_active, self.living("scheduler")):
             fleet = process.service._front.watch._fleet
             await until(partial(fleet.has, worker_id))
 
@@ -222,6 +242,11 @@ class Client:
         """Send a streamed request whose answers go to an inbox. Any: fields of a request."""
         body = {"prompt": prompt, "temperature": 0, "stream": True, **fields}
         await self.bus.publish(GENERATE.subject(), json.dumps(body).encode(), reply=inbox)
+
+    async def resume(self, request_id: RequestId, inbox: str) -> None:
+        """Have a stream sent again, from its beginning."""
+        message = Resume(request_id=request_id, reply=inbox)
+        await self.bus.publish(RESUME.subject(request_id=request_id), encode(message, "json"))
 
     async def cancel(self, request_id: RequestId) -> Cancelled:
         """Cancel a request."""

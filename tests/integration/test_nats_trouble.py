@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.shared.bus import nats_bus as nats_bus_module
+from slipstream.shared.bus import nats_registry as nats_registry_module
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.errors import (
@@ -62,7 +62,7 @@ async def echo(bus: NatsBus, subject: str, queue: str = "") -> None:
 async def test_registry_entry_fades_unless_it_is_written_again(
     own_nats_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_bus_module, "REGISTRY_TTL_S", 0.5)
+    monkeypatch.setattr(nats_registry_module, "REGISTRY_TTL_S", 0.5)
     bus = await NatsBus.connect(own_nats_server.url, "test")
     registry = bus.registry()
     await registry.put("fades", b"1")

@@ -113,6 +113,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             root_span=RICH_SPAN,
             attempt=2,
             num_choices=3,
+            is_streamed=True,
             message=ForwardedRequest(
                 subject="slipstream.v1.generate",
                 payload=b'{"prompt": "x"}',
