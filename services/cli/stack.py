@@ -47,6 +47,7 @@ class StackSettings:
     weight_format: WeightChoice = "auto"
     kv_format: KvChoice = "auto"
     is_test_mode: bool = False
+    num_scheduler: int = 1  # one is active, the others stand by
     num_prefill: int = 1
     num_decode: int = 1
     num_draft: int = 1
@@ -78,7 +79,8 @@ class StackSettings:
     @property
     def num_services(self) -> int:
         """All processes but the NATS server."""
-        return 2 + self.num_prefill + self.num_decode + self.num_draft + self.num_gateway
+        num_workers = self.num_prefill + self.num_decode + self.num_draft
+        return 1 + self.num_scheduler + num_workers + self.num_gateway
 
     @property
     def num_gateway(self) -> int:
@@ -105,7 +107,7 @@ def plan_services(
     """Return scheduler, KV manager, workers and gateway; `environment` is the supervisor's own."""
     base = {**environment, **_shared_variables(settings, run, nats_url, environment)}
     roles: list[tuple[Role, int]] = [
-        ("scheduler", 1),
+        ("scheduler", settings.num_scheduler),
         ("kv", 1),
         ("prefill", settings.num_prefill),
         ("decode", settings.num_decode),

@@ -62,6 +62,9 @@ def up(
             help="Traces that it keeps for `slipstream trace`; 0: none, which costs nothing.",
         ),
     ] = DEFAULT_NUM_TRACES,
+    scheduler: Annotated[
+        int, typer.Option(min=1, max=8, help="Schedulers: one is active, the others stand by.")
+    ] = 2,
     stack: StackOptions = StackOptions(),  # noqa: B008 - frozen
 ) -> None:
     """
@@ -80,7 +83,8 @@ def up(
     settings = stack.prepare(is_log_json=is_log_json)
     if nats_keys is not None and nats is None:
         raise ConfigurationError("--nats-keys is for the server of --nats URL")
-    settings = replace(settings, http_port=http_port if gateway else None)
+    http = http_port if gateway else None
+    settings = replace(settings, http_port=http, num_scheduler=scheduler)
     _run(settings, nats, port, nats_keys, traces)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from slipstream.shared.bus.bus import Bus
+from slipstream.shared.bus.durable import StorageError
 from slipstream.shared.bus.endpoint import call
 from slipstream.shared.bus.subjects import WORKER_TOPICS
 from slipstream.shared.errors import (
@@ -14,7 +15,13 @@ from slipstream.shared.errors import (
 )
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.messages.codec import decoder_of
-from slipstream.shared.messages.reports import Drain, ReportRequest, WorkerRecord, WorkerReport
+from slipstream.shared.messages.reports import (
+    Drain,
+    LeaderRecord,
+    ReportRequest,
+    WorkerRecord,
+    WorkerReport,
+)
 
 _ANSWER_S = 2.0
 _LOOK_S = 0.2
@@ -25,6 +32,18 @@ async def find_workers(bus: Bus) -> list[WorkerReport]:
     asks = [_ask(bus, record, ReportRequest()) for record in await records_of(bus)]
     answers = await asyncio.gather(*asks, return_exceptions=True)
     return [answer for answer in answers if isinstance(answer, WorkerReport)]
+
+
+async def find_active(bus: Bus) -> WorkerId | None:
+    """Return the scheduler that leads, where there is a bucket that says so."""
+    try:
+        entry = await bus.leader().get()
+    except StorageError:
+        return None
+    if entry is None:
+        return None
+    record: LeaderRecord = decoder_of(LeaderRecord).decode(entry.value)
+    return record.scheduler_id
 
 
 async def drain(bus: Bus, worker_id: str, wait_s: float) -> int | None:

@@ -32,12 +32,14 @@ def workers(
       slipstream workers --json | jq '.[] | select(.role == "decode") | .worker_id'
     """
     quiet_logs()
-    found = asyncio.run(_find(nats))
+    found, leader = asyncio.run(_find(nats))
     found.sort(key=lambda report: (report.role, report.worker_id))
     if json:
         typer.echo(as_json(found))
     else:
         _print_table(found)
+        if leader is not None:
+            typer.echo(_COLUMNS.format(leader, "scheduler", "-", "-", "-", "active"))
 
 
 def as_json(reports: "Sequence[WorkerReport]") -> str:
@@ -90,11 +92,11 @@ def drain(
     raise typer.Exit(1)
 
 
-async def _find(nats_url: str) -> "list[WorkerReport]":
-    from slipstream.services.cli.workers import find_workers  # noqa: PLC0415 - keeps --help quick
+async def _find(nats_url: str) -> "tuple[list[WorkerReport], str | None]":
+    from slipstream.services.cli.workers import find_active, find_workers  # noqa: PLC0415 - keeps --help quick
 
     async with connected(nats_url, "workers", is_operator=True) as bus:
-        return await find_workers(bus)
+        return await find_workers(bus), await find_active(bus)
 
 
 async def _drain(nats_url: str, worker_id: str, wait_s: float) -> int | None:

@@ -34,6 +34,7 @@ log = structlog.get_logger()
 
 _TELL_S = 1.0
 _STANDBY_HEARD_S = 3.0
+_GOING_TOO_S = 0.2
 
 
 class Reign:
@@ -84,15 +85,22 @@ class Reign:
         """Leave: to a standby if there is one."""
         term, self.term = self.term, None
         if term is None:
+            await self._tell("leaving")
             await self.standby.stop()
             return
-        has_standby = time.monotonic() - self._standby_heard_at < _STANDBY_HEARD_S
-        if has_standby and self.leadership.epoch:
+        if self._has_standby:
+            # One that is stopped at the same time says so: then there is nobody to hand over to.
+            await asyncio.sleep(_GOING_TOO_S)
+        if self._has_standby and self.leadership.epoch:
             await term.hand_over()
         else:
             await term.drain()
         await self._lease.give_up()
         await self._tell("leaving")
+
+    @property
+    def _has_standby(self) -> bool:
+        return time.monotonic() - self._standby_heard_at < _STANDBY_HEARD_S
 
     def _is_sure(self) -> bool:
         return self.leadership.is_sure(time.monotonic())
@@ -201,6 +209,7 @@ class Reign:
             case "active":
                 self.leadership.heard_active(now, message.scheduler_epoch)
             case "leaving":
+                self._standby_heard_at = float("-inf")
                 self.leadership.heard_leaving(now)
                 self._lease.hurry()
             case "standby":

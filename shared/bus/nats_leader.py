@@ -45,8 +45,8 @@ class NatsLeaderStore:
         """Return the entry."""
         with self._translated():
             try:
-                found = await (await self._open()).get(LEADER_KEY)
-            except nats.js.errors.KeyNotFoundError:
+                found = await (await self._open(is_made=False)).get(LEADER_KEY)
+            except (nats.js.errors.KeyNotFoundError, nats.js.errors.BucketNotFoundError):
                 return None
             return LeaderEntry(found.value or b"", found.revision or 0)
 
@@ -59,7 +59,7 @@ class NatsLeaderStore:
         ):
             await (await self._open()).delete(LEADER_KEY, last=revision)
 
-    async def _open(self) -> KeyValue:
+    async def _open(self, *, is_made: bool = True) -> KeyValue:
         if not self._client.is_connected:
             # What was asked now would be held back, and be written at any time.
             raise StorageError("there is no connection to NATS")
@@ -68,6 +68,8 @@ class NatsLeaderStore:
             try:
                 self._bucket = await context.key_value(subjects.LEADER_BUCKET)
             except nats.js.errors.BucketNotFoundError:
+                if not is_made:
+                    raise
                 with contextlib.suppress(nats.js.errors.BadRequestError):
                     # Refused where somebody else was faster: then it is there.
                     await context.add_stream(_stream())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.shared.bus import nats_bus as nats_bus_module
 from slipstream.shared.bus import nats_registry as nats_registry_module
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.nats_bus import NatsBus

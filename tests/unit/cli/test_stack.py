@@ -37,6 +37,13 @@ def test_a_stack_has_one_of_each_and_as_many_workers_as_asked_for() -> None:
     assert not any("SLIPSTREAM_THREADS" in spec.environment for spec in specs)
 
 
+def test_schedulers_beside_the_first_stand_by() -> None:
+    specs = plan_services(settings(num_scheduler=2), RUN, URL, {})
+
+    assert ["scheduler-1", "scheduler-2", "kv"] == [spec.name for spec in specs[:3]]
+    assert 6 == settings(num_scheduler=2).num_services
+
+
 def test_children_share_everything_but_their_status_files() -> None:
     specs = plan_services(settings(num_decode=2, route="remote"), RUN, URL, {"HOME": "/h"})
 
