@@ -50,6 +50,7 @@ class Term:
         self._config = config
         self._bus = bus
         self._meter = meter
+        self._succession = succession
         metrics = SchedulerMetrics(meter)
         self.front, self._takeover = open_front(config, bus, tracer, metrics, model, succession)
         metrics.watch(self.front.desk.records.values)
@@ -64,8 +65,11 @@ class Term:
         front = self.front
         await front.start()
         await serve(self._bus, REPORT.wildcard, REPORT, self._report)
+        # Guarded by a lease we get all messages. In a group with one that is frozen, and leads no
+        # longer, half of them would be sent to it.
+        queue = "" if self._succession.epoch else SCHEDULER_QUEUE
         for topic in (GENERATE, GENERATE_MODEL):
-            await listen(self._bus, topic.wildcard, topic, self._generate, queue=SCHEDULER_QUEUE)
+            await listen(self._bus, topic.wildcard, topic, self._generate, queue=queue)
         await self._bus.flush()
         # Before the first request: who is not known yet can't be given one.
         reports = await front.watch.meet()

@@ -22,6 +22,8 @@ START_S = 90.0
 STOP_S = 10.0
 FREEZE_S = 5.0
 _MARK = "SLIPSTREAM_TEST_MARK"
+# Most tests need no standby.
+_DEFAULTS = ("--port", "0", "--http-port", "0", "--scheduler", "1")
 _READY = re.compile(r"Slipstream is ready on (nats://\S+)")
 
 LogLine = dict[str, Any]  # Any: JSON
@@ -34,7 +36,7 @@ class Stack:
         self.mark = secrets.token_hex(8)
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [SLIPSTREAM, "up", "--port", "0", "--http-port", "0", *arguments],
+            [SLIPSTREAM, "up", *_DEFAULTS, *arguments],
             cwd=directory,
             env=marked_environment(self.mark, variables),
             stdin=subprocess.DEVNULL,

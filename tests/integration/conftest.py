@@ -111,7 +111,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def up(environment: dict[str, str], tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     with (tmp_path / "up.log").open("wb") as log:
         process = subprocess.Popen(
-            [*SLIPSTREAM, "up", "--port", "0", "--http-port", "0", *FAKE],
+            [*SLIPSTREAM, "up", "--port", "0", "--http-port", "0", "--scheduler", "1", *FAKE],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

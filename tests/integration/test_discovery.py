@@ -157,7 +157,7 @@ async def test_every_service_of_a_stack_is_found_by_a_client_of_micro_services(
     (generate,) = (
         each for each in after["scheduler"].endpoints if each.subject == GENERATE.subject()
     )
-    assert (2, 1, "invalid_request", "scheduler") == (
+    assert (2, 1, "invalid_request", "") == (
         generate.num_requests,
         generate.num_errors,
         generate.last_error,
