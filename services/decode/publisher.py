@@ -9,7 +9,7 @@ import structlog
 from slipstream.services.decode.frame_batches import FrameBatches
 from slipstream.services.decode.sequence import DecodeSequence
 from slipstream.services.decode.stream import TokenLog
-from slipstream.shared.bus.bus import Bus, Incoming
+from slipstream.shared.bus.bus import HEADER_ROOM, Bus, Incoming
 from slipstream.shared.bus.subjects import is_inbox, last_token
 from slipstream.shared.errors import MessageTooLargeError, SlipstreamError
 from slipstream.shared.ids import RequestId
@@ -115,11 +115,21 @@ class StreamPublisher:
             await self._bus.publish(message.reply, encode(found, ended[2]))
             return None
         encoding = found.job.reply.encoding
-        frame = found.frame_from(message.from_index)
-        await self._bus.publish(message.reply, encode(frame, encoding))
+        first = min(max(message.from_index, 0), len(found.token_ids))
+        await self._replay(found, message.reply, first, len(found.token_ids))
         if found.ending is not None:
             await self._bus.publish(message.reply, encode(found.ending, encoding))
         return None
+
+    async def _replay(self, found: TokenLog, reader: str, first: int, end: int) -> None:
+        """Send the tokens of a stream in as few frames as messages can hold."""
+        payload = encode(found.frame_from(first, end=end), found.job.reply.encoding)
+        if len(payload) <= self._bus.max_payload - HEADER_ROOM or end - first <= 1:
+            await self._bus.publish(reader, payload)
+            return
+        middle = (first + end) // 2
+        await self._replay(found, reader, first, middle)
+        await self._replay(found, reader, middle, end)
 
     async def keep_alive_loop(self) -> None:
         """Once a second tell quiet streams' readers that we live, and forget old streams."""

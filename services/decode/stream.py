@@ -62,21 +62,31 @@ class TokenLog:
         self.num_characters_sent = len(self.text)
         return frame
 
-    def frame_from(self, index: int, offset: int | None = None) -> TokenFrame:
-        """Return everything from a token on, for a reader that resumes; maybe without tokens."""
+    def frame_from(
+        self, index: int, offset: int | None = None, end: int | None = None
+    ) -> TokenFrame:
+        """
+        Return everything from a token on, for a reader that resumes; maybe without tokens.
+
+        With an `end` it goes up to the token there, and another frame can go on from it.
+        """
         index = min(max(index, 0), len(self.token_ids))
         if offset is None:
-            offset = self.offsets[index] if index < len(self.offsets) else len(self.text)
+            offset = self._offset_of(index)
+        text_end = None if end is None else self._offset_of(end)
         return TokenFrame(
             request_id=self.job.request_id,
             attempt=self.job.attempt,
             choice=self.job.choice,
             index=index,
             text_offset=offset,
-            token_ids=PackedInts(self.token_ids[index:]),
-            text=self.text[offset:],
-            logprobs=self.logprobs[index:] if self.logprobs else None,
+            token_ids=PackedInts(self.token_ids[index:end]),
+            text=self.text[offset:text_end],
+            logprobs=self.logprobs[index:end] if self.logprobs else None,
         )
+
+    def _offset_of(self, index: int) -> int:
+        return self.offsets[index] if index < len(self.offsets) else len(self.text)
 
     def keep_alive(self) -> TokenFrame:
         """Return a frame that says only that the stream lives."""

@@ -50,6 +50,7 @@ log = structlog.get_logger()
 PENDING_MESSAGES = 65_536
 PENDING_BYTES = 64 * 1024 * 1024
 RECONNECT_WAIT_S = 0.5
+FLUSH_S = 1.0
 # What is held back while the server is away or silent; nats-py holds back no more.
 MAX_HELD_BYTES = 2 * 1024 * 1024
 _LEAST_S = 0.01
@@ -141,6 +142,7 @@ class NatsBus:
                     reconnect_time_wait=wait_s,
                     ping_interval=10,
                     drain_timeout=5,
+                    flush_timeout=FLUSH_S,  # what a publisher waits when too much is held back
                     allow_reconnect=True,
                     error_cb=bus._on_error,
                     disconnected_cb=bus._on_disconnect,

@@ -1,4 +1,4 @@
-"""nats-py's client, kept from ending its own reading, and from servers without TLS."""
+"""nats-py's client, kept from deafness, from sockets left open and from servers without TLS."""
 
 import asyncio
 from typing import Any
@@ -60,10 +60,20 @@ class SturdyClient(Client):
             return True  # it is told by others
         return True
 
-    async def give_up(self) -> None:
-        """Break the connection, without waiting for what it has not sent yet, and make another."""
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            self._abort()  # the next try has a socket of its own, and this one would stay open
+            raise
+
+    def _abort(self) -> None:
         # Closing waits until all is sent, which may be never.
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    async def give_up(self) -> None:
+        """Break the connection, without waiting for what it has not sent yet, and make another."""
+        self._abort()
         await self._process_op_err(nats.errors.StaleConnectionError())

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from slipstream.client import AsyncClient
 from slipstream.shared.config import FakeEngineConfig
+from slipstream.shared.errors import DeadlineExceededError
 
 from .plain_reader import PlainReader
 from .service_stack import ServiceStack, until, until_empty
@@ -19,7 +20,7 @@ from .tcp_proxy import TcpProxy
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
 NUM_STREAMS = 16
-TOKENS = {"max_tokens": 100, "ignore_eos": True, "temperature": 1.0}
+TOKENS = {"max_tokens": 60, "ignore_eos": True, "temperature": 1.0}
 PACE: dict[str, Any] = {"fake": FakeEngineConfig(step_ms=20), "num_seats": NUM_STREAMS}
 LONGEST_S = 90.0
 # What a service says where it gives something up.
@@ -158,6 +159,29 @@ async def test_a_restart_of_nats_costs_nothing_but_time(
     assert not LOSSES & events(logs)
     assert 0 == scene.most_quarantined
     await until_empty(scene.stack)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_client_whose_server_never_returns_is_told_at_its_own_deadline(
+    own_nats_server: Any, tmp_path: Path, *, is_begun: bool
+) -> None:
+    stack = ServiceStack(own_nats_server.url, tmp_path, decode=PACE)
+    client = AsyncClient(own_nats_server.url, timeout_s=1.5)
+    await stack.start("scheduler", "kv", "decode")
+    await client.generate("Hello", max_tokens=1)
+    if not is_begun:
+        await asyncio.to_thread(own_nats_server.stop)
+    began = asyncio.get_running_loop().time()
+    async with client.stream(prompt_of(0), max_tokens=1000, ignore_eos=True) as stream:
+        if is_begun:
+            assert await anext(stream)
+            await asyncio.to_thread(own_nats_server.stop)
+        with pytest.raises(DeadlineExceededError, match=r"no end of the answer within 1\.5 s"):
+            await stream.read()
+    assert asyncio.get_running_loop().time() - began < 10
+    await client.close()
+    for process in [each for role in ("scheduler", "decode", "kv") for each in stack.living(role)]:
+        await stack.kill(process)
 
 
 @pytest.mark.slow
