@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from slipstream.shared.bus.bus import Bus, Incoming
-from slipstream.shared.bus.endpoint import RemoteError, call, call_kv, serve
+from slipstream.shared.bus.endpoint import RemoteError, call, call_again, call_kv, serve
+from slipstream.shared.bus.memory_bus import MemoryBus
 from slipstream.shared.bus.subjects import CANCEL, KV, Topic
 from slipstream.shared.errors import InvalidRequestError, ProtocolError
 from slipstream.shared.ids import HostId, RequestId
@@ -22,6 +23,48 @@ async def serve_cancel(bus: Bus, handler: Any) -> RequestId:
     await serve(bus, CANCEL.subject(request_id=request_id), CANCEL, handler)
     await bus.flush()
     return request_id
+
+
+async def test_an_answer_above_the_limit_is_told_from_none(bus: Bus) -> None:
+    """Silence would be taken for the death of who answers."""
+
+    async def handle(_message: Cancel, _incoming: Incoming) -> Failed:
+        return Failed(code="conflict", message="x" * bus.max_payload)
+
+    request_id = await serve_cancel(bus, handle)
+    with pytest.raises(RemoteError, match="above the limit") as raised:
+        await call(bus, CANCEL, Cancel(request_id), timeout_s=5, request_id=request_id)
+
+    assert "message_too_large" == raised.value.code
+
+
+async def test_a_try_during_an_outage_does_not_count() -> None:
+    """The other side has not been asked."""
+    bus = MemoryBus()
+    request_id = RequestId("r")
+    num_heard = 0
+
+    async def handle(message: Cancel, _incoming: Incoming) -> Cancelled | None:
+        nonlocal num_heard
+        num_heard += 1
+        if num_heard < 3:
+            bus.connection.lost()
+            bus.connection.back()
+            return None
+        return Cancelled(message.request_id, "decoding")
+
+    await serve(bus, CANCEL.subject(request_id=request_id), CANCEL, handle)
+    answer = await call_again(
+        bus,
+        CANCEL,
+        lambda: Cancel(request_id),
+        timeout_s=0.05,
+        num_tries=1,
+        max_wait_s=30,
+        request_id=request_id,
+    )
+
+    assert (3, Cancelled(request_id, "decoding")) == (num_heard, answer)
 
 
 async def test_call_returns_the_typed_answer(bus: Bus) -> None:

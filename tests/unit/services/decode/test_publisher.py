@@ -288,3 +288,60 @@ async def test_old_streams_are_forgotten(bus: MemoryBus, quickly: None) -> None:
 
     tables = (publisher._running, publisher._misses, publisher._last_sent, publisher._last_probe)
     assert [0] * 4 == [len(table) for table in tables]
+
+
+async def test_what_is_too_large_to_resume_at_once_comes_in_several_frames(
+    publisher: StreamPublisher, bus: MemoryBus
+) -> None:
+    reader = await listen(bus, READER)
+    sequence = make_sequence([1])
+    publisher.open(sequence)
+    text = "".join(f"{number:04d}" for number in range(2500))
+    say(sequence, text)
+    assert await resume(publisher, 3) is None
+    frames = reader.messages
+
+    assert 1 < len(frames) < 50
+    assert text[3:] == reader.text
+    ends = [
+        (each.index + len(each.token_ids), each.text_offset + len(each.text)) for each in frames
+    ]
+    begins = [(each.index, each.text_offset) for each in frames]
+    assert [(3, 3), *ends[:-1]] == begins, "no gap and no overlap"
+
+
+async def test_an_ending_waits_for_the_connection(
+    publisher: StreamPublisher, bus: MemoryBus, client: Reader
+) -> None:
+    sequence = make_sequence([1])
+    publisher.open(sequence)
+    say(sequence, "a")
+    bus.connection.lost()
+    finishing = asyncio.create_task(finish(publisher, sequence))
+    await asyncio.sleep(0.01)
+    assert not client.messages
+    bus.connection.back()
+    await finishing
+
+    assert [TokenFrame, Finished] == [type(each) for each in client.messages]
+
+
+async def test_ended_streams_age_by_the_clock_of_the_connection(
+    publisher: StreamPublisher, bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still while nobody could ask for them."""
+    seconds = [0.0]
+    monkeypatch.setattr(bus.connection, "now", lambda: seconds[0])
+    sequence = make_sequence([1])
+    publisher.open(sequence)
+    say(sequence, "a")
+    await finish(publisher, sequence)
+    seconds[0] = 59.0
+    await publisher._keep_alive(1e9)
+    assert await resume(publisher) is None
+    seconds[0] = 61.0
+    await publisher._keep_alive(1e9)
+
+    gone = await resume(publisher)
+    assert gone is not None
+    assert "not_found" == gone.code

@@ -8,6 +8,7 @@ import pytest
 
 from slipstream.services.scheduler import watch as watch_module
 from slipstream.services.scheduler.answers import Refusal
+from slipstream.shared.errors import DeadlineExceededError
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.generate import REPLACED, Cancelled
@@ -151,6 +152,38 @@ async def test_absence_means_nothing_after_a_reconnect(office: Office) -> None:
     office.bus.connection.lost()
     office.bus.connection.back()
     await office.watch._tick()
+    await asyncio.sleep(0.01)
+
+    assert office.fleet.has(decode.worker_id)
+
+
+async def test_absence_means_nothing_while_we_are_cut_off(office: Office) -> None:
+    _, decode = await running(office)
+    await decode.die()
+    office.fleet.suspect(decode.worker_id)
+    office.bus.connection.lost()
+    await office.watch._tick()
+    await asyncio.sleep(0.01)
+
+    assert office.fleet.has(decode.worker_id)
+
+
+async def test_nobody_is_dead_whom_a_silent_server_could_not_ask(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection stands, and nothing comes over it."""
+    _, decode = await running(office)
+    decode.is_silent = True
+    office.fleet.suspect(decode.worker_id)
+    server_asked = asyncio.Event()
+
+    async def flush(timeout_s: float = 2.0) -> None:
+        server_asked.set()
+        raise DeadlineExceededError("flush", timeout_s)
+
+    monkeypatch.setattr(office.bus, "flush", flush)
+    await office.watch._tick()
+    await until(server_asked.is_set)
     await asyncio.sleep(0.01)
 
     assert office.fleet.has(decode.worker_id)

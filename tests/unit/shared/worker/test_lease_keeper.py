@@ -268,3 +268,42 @@ async def test_renewals_come_every_third_of_the_lease(manager: Manager) -> None:
     loop.cancel()
 
     assert keeper.is_safe(LEASE, 1)
+
+
+class Link:
+    """The host's socket, answered by the manager of the test."""
+
+    def __init__(self, manager: Manager) -> None:
+        self.manager = manager
+        self.num_asked = 0
+
+    async def ask(self, question: Any, _timeout_s: float) -> Any:
+        self.num_asked += 1
+        return Released() if isinstance(question, Release) else Renewed(lease_ms=30_000)
+
+
+@pytest.mark.parametrize("is_known_to_be_away", [True, False])
+async def test_without_nats_leases_are_renewed_and_released_over_the_link(
+    manager: Manager, is_known_to_be_away: bool
+) -> None:
+    bus, link = MemoryBus(), Link(manager)
+    keeper = LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 30_000, link)  # type: ignore[arg-type] # its place
+    keeper.hold(LEASE, now() - 29, ATTEMPT, SPAN)
+    if is_known_to_be_away:
+        bus.connection.lost()
+    await keeper.renew()
+
+    assert keeper.is_safe(LEASE, 25)
+    assert await keeper.release(LEASE, ATTEMPT)
+    assert 2 == link.num_asked
+    assert [] == manager.heard
+
+
+async def test_with_nats_the_link_is_left_alone(manager: Manager) -> None:
+    bus, link = MemoryBus(), Link(manager)
+    await serve(bus, KV.subject(host_id=HOST, verb="renew"), KV, manager.answer)
+    keeper = LeaseKeeper(bus, HOST, (WorkerId("w"), 1), 30_000, link)  # type: ignore[arg-type] # as above
+    keeper.hold(LEASE, now(), ATTEMPT, SPAN)
+    await keeper.renew()
+
+    assert (1, 0) == (len(manager.heard), link.num_asked)
