@@ -36,7 +36,7 @@ async def connected(
     name = f"slipstream-{command}"
     bus = await NatsBus.connect(nats_url, name, access, connect_timeout_s=_CONNECT_S)
     try:
-        with _permitted(bus, command):
+        with _permitted(bus, command, is_operator=is_operator):
             yield bus
     finally:
         await bus.close()
@@ -71,18 +71,22 @@ def operator_access(nats_url: str) -> "NatsAccess":
 
 
 @contextlib.contextmanager
-def _permitted(bus: "NatsBus", command: str) -> Iterator[None]:
+def _permitted(bus: "NatsBus", command: str, *, is_operator: bool) -> Iterator[None]:
     """Where the server denied something, say so in place of what came of it."""
+    failure: SlipstreamError | None = None
     try:
         yield
     except SlipstreamError as error:
         if not bus.refusals.subjects:
             raise
+        failure = error
+    # What only the operator sees is not half shown: nobody could tell what is missing.
+    if failure is not None or (is_operator and bus.refusals.subjects):
         subject = next(iter(bus.refusals.subjects))
         raise ConfigurationError(
             f"NATS does not let {bus.role or 'a guest'} use {subject}: `slipstream {command}` "
             "needs another key, in SLIPSTREAM_NATS_NKEY=FILE (docs/operations.md, Keys)"
-        ) from error
+        ) from failure
 
 
 @contextlib.contextmanager

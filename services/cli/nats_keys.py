@@ -1,6 +1,7 @@
 """A set of NATS keys: a seed for each role, and the server's settings that name them."""
 
 import os
+import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _HEAD = """\
 # Made by `slipstream keys init` of what Slipstream's code says that it needs: change nothing here.
 # Public keys only. Whoever has no key is the guest, where there is one.
 """
+_GUEST = re.compile(r"^no_auth_user: (U[A-Z2-7]{55})$", re.MULTILINE)
 # Long: a service that is just starting may be busy when it is asked to sign.
 _TIMEOUT_S = 10
 
@@ -68,12 +70,22 @@ def make_key_set(
     private_directory(keys.directory)
     private_directory(keys.directory / SERVER)
     public_keys = {role: _make_seed(keys.seed_file(role), role, is_kept) for role in KEYED_ROLES}
-    text = settings_text(public_keys, guest=_new_pair()[1] if has_guest else None)
+    guest = (_kept_guest(keys) if is_kept else None) or _new_pair()[1]
+    text = settings_text(public_keys, guest if has_guest else None)
     if tls_directory is not None:
         text += _tls_text(tls_directory)
     else:
         _remove_certificates(keys)
     write_private(keys.permissions_file, text)
+
+
+def _kept_guest(keys: KeySet) -> str | None:
+    """Return the guest's key that there is: a server can't change it while it runs."""
+    try:
+        found = _GUEST.search(keys.permissions_file.read_text(encoding="ascii"))
+    except OSError:
+        return None
+    return found[1] if found is not None else None
 
 
 def _remove_certificates(keys: KeySet) -> None:

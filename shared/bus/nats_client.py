@@ -35,9 +35,6 @@ class SturdyClient(Client):
     ) -> None:
         # Comes before anything is sent, when connecting and when reconnecting.
         if initial_connection and self._wants_tls and not info.get("tls_required"):
-            # Nobody else closes what has only just been opened.
-            if self._transport is not None:
-                self._transport.close()  # type: ignore[no-untyped-call] # theirs
             raise NoTlsError
         await super()._process_info(info, initial_connection)
 

@@ -129,6 +129,8 @@ _RECORD = (*_info(_WORKERS), _keys(subjects.WORKERS_BUCKET))
 _REGISTRY = _read(subjects.WORKERS_BUCKET)
 _CLIENT = (
     *_on(*_ASKING, *_SUBMITTING),
+    # Who works here, and how long a prompt may be: `slipstream chat` says so.
+    *_REGISTRY,
     *_read(subjects.RESULTS_BUCKET),
     # What is the largest that can be submitted.
     f"{_API}.STREAM.NAMES",

@@ -1,19 +1,17 @@
 """compose.yaml is valid, keeps its rules, and works: its services run apart and answer."""
 
 import asyncio
-import contextlib
 import copy
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,15 +25,10 @@ from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import PREFIX, TOPICS
 from slipstream.shared.client.answers import Answer, complete
 from slipstream.shared.config import DEFAULT_MODEL
-from slipstream.shared.model.store import default_cache_dir
 
-from . import compose_runner
+from . import compose_runner, composed
+from .composed import COMPOSE_FILE, KEPT_PATHS, NATS_CONF, ROOT
 
-ROOT = Path(__file__).parents[2]
-CACHE_DIR = Path(os.environ.get("SLIPSTREAM_CACHE_DIR") or default_cache_dir())
-KEPT_PATHS = (ROOT, Path(sys.prefix), Path(sys.base_prefix), CACHE_DIR)
-COMPOSE_FILE = ROOT / "compose.yaml"
-NATS_CONF = ROOT / "deploy" / "nats.conf"
 OURS = ("scheduler", "kv", "prefill", "decode", "draft", "gateway")
 WITH_PORTS = {"nats", "jaeger", "gateway"}
 # An image that can't be asked anything.
@@ -43,7 +36,6 @@ WITHOUT_HEALTH_CHECK = {"jaeger"}
 # What ends by itself.
 ONE_SHOT = {"keys", "operator"}
 KEYS_DIR = "/run/slipstream/keys"
-_KEYS_S = 30.0
 _UP_S = 90.0
 _LOGGED_S = 45.0  # longer than a worker waits for its KV manager
 _NOT_UP_S = 12.0  # twice what a stack takes that does come up
@@ -210,78 +202,6 @@ def test_the_tests_below_are_skipped_elsewhere_than_in_ci_only() -> None:
         _give_up("why", {})
 
 
-@contextlib.contextmanager
-def _nats(compose: Compose, keys: Path, directory: Path) -> Iterator[str]:
-    """A server booted from the shipped file, healthy by the declared check, on loopback."""
-    service = compose["services"]["nats"]
-    assert ["--config", "/etc/nats/nats.conf", "--addr", "0.0.0.0"] == service["command"][:4]
-    assert "keys-nats:/etc/nats/keys/nats:ro" in service["volumes"]
-    (directory / "keys").mkdir(parents=True)
-    (directory / "keys" / "nats").symlink_to(keys)
-    shutil.copy(NATS_CONF, directory)
-    server = Path(sys.executable).parent / "nats-server"
-    process = subprocess.Popen(
-        [
-            *(server, "--config", directory / NATS_CONF.name, "--addr", "127.0.0.1"),
-            *("--port", "-1", "--http_port", "-1", "--store_dir", directory / "data"),
-            *("--ports_file_dir", directory),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield _wait_for_nats(compose, directory / f"nats-server_{process.pid}.ports")
-    finally:
-        process.terminate()
-        process.wait(5)
-
-
-def _wait_for_nats(compose: Compose, ports_file: Path) -> str:
-    check = compose["services"]["nats"]["healthcheck"]["test"][-1]
-    for _ in range(250):
-        if ports_file.exists() and (text := ports_file.read_text()):
-            ports = json.loads(text)
-            url = check.replace("http://127.0.0.1:8222", ports["monitoring"][0])
-            try:
-                with urllib.request.urlopen(url, timeout=2) as response:
-                    assert 200 == response.status
-                    return str(ports["nats"][0].removeprefix("nats://"))
-            except urllib.error.HTTPError as error:
-                error.close()
-        time.sleep(0.02)
-    raise AssertionError("nats-server is not healthy")
-
-
-@contextlib.contextmanager
-def _runner(compose: Compose, directory: Path) -> Iterator[compose_runner.ComposeRunner]:
-    """Volumes, keys in them and a server; the rest is the caller's to start."""
-    dockerfile = ROOT / "deploy" / "Dockerfile"
-    image = compose_runner.read_image_environment(dockerfile)
-    (directory / "work").mkdir()
-    hosts = {"jaeger:4318": f"127.0.0.1:{_unused_port()}"}
-    runner = compose_runner.ComposeRunner(
-        compose=compose,
-        image_environment={**image, "SLIPSTREAM_CACHE_DIR": str(CACHE_DIR)},
-        # Nobody listens for traces: services must not mind.
-        hosts=hosts,
-        kept_paths=list(KEPT_PATHS),
-        work_dir=directory / "work",
-        image_folders=compose_runner.read_image_folders(dockerfile),
-    )
-    with runner:
-        runner.complete("keys", _KEYS_S)
-        with _nats(compose, runner.source_of("keys-nats"), directory / "etc") as address:
-            hosts["nats:4222"] = address
-            yield runner
-
-
-def _unused_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port: int = unused.getsockname()[1]
-        return port
-
-
 def _serve_on(compose: Compose, port: int) -> Compose:
     """Move the gateway from its container's own network to a port of this machine's loopback."""
     moved = copy.deepcopy(compose)
@@ -325,7 +245,7 @@ def test_an_instance_sees_nothing_but_what_it_declares(compose: Compose, tmp_pat
     )
     for name in ("kv", "decode", "scheduler"):
         compose["services"][name]["command"] = ["sleep", "infinity"]
-    with _runner(compose, tmp_path) as runner:
+    with composed.running(compose, tmp_path) as runner:
         kv, decode = runner.start("kv", "kv-1"), runner.start("decode", "decode-1")
         scheduler = runner.start("scheduler", "scheduler-1")
         _write(runner, kv, "/run/slipstream/arena/arena.1")
@@ -386,8 +306,8 @@ def _output(
 def test_the_composed_stack_becomes_healthy_and_answers(
     compose: Compose, tmp_path: Path, num_decode: int
 ) -> None:
-    port = _unused_port()
-    with _runner(_serve_on(compose, port), tmp_path) as runner:
+    port = composed.unused_port()
+    with composed.running(_serve_on(compose, port), tmp_path) as runner:
         runner.up(list(OURS), {"decode": num_decode}, _UP_S)
         answer = asyncio.run(_ask(runner.hosts["nats:4222"]))
         text = _ask_over_http(port)
@@ -420,7 +340,7 @@ def test_the_stack_fails_without_the_arena_volume(
     for name in without:
         volumes = broken["services"][name]["volumes"]
         volumes[:] = [each for each in volumes if not each.startswith("arena:")]
-    with _runner(broken, tmp_path) as runner:
+    with composed.running(broken, tmp_path) as runner:
         with pytest.raises(compose_runner.UnhealthyError, match=rf"{without[0]}-1 "):
             runner.up([name for name in OURS if name != "gateway"], {}, _NOT_UP_S)
         (instance,) = (each for each in runner.instances if each.name == f"{without[0]}-1")

@@ -21,6 +21,14 @@ def _seeds(directory: Path) -> dict[str, str]:
     return {role: read_seed(KeySet(directory).seed_file(role)).text for role in KEYED_ROLES}
 
 
+def _guest(directory: Path) -> str:
+    found = re.search(
+        r"^no_auth_user: .*", KeySet(directory).permissions_file.read_text(), re.MULTILINE
+    )
+    assert found is not None
+    return found[0]
+
+
 def test_everything_is_for_its_owner_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert 0 == _init(tmp_path / "keys", "--tls")
@@ -65,8 +73,10 @@ def test_a_role_that_is_missing_is_made_beside_those_that_are_kept(tmp_path: Pat
     assert 0 == _init(tmp_path)
     before = _seeds(tmp_path)
     KeySet(tmp_path).seed_file("draft").unlink()
+    guest = _guest(tmp_path)
 
     assert 0 == _init(tmp_path, "--keep")
+    assert guest == _guest(tmp_path), "a running server can't have another one"
     after = _seeds(tmp_path)
     assert {"draft"} == {role for role in before if before[role] != after[role]}
 
