@@ -109,6 +109,7 @@ class SchedulerConfig(ServiceConfig):
     # `auto` prefills on the decode worker below this many uncached tokens.
     min_num_remote_tokens: int = 64
     policy: Policy = "priority"  # who of those waiting is next
+    is_isolating_tenants: bool = True  # nobody finds, and so learns of, another tenant's prompts
     tenant_weights: str = ""  # shares under `fair`: name=weight,name=weight; others weigh 1
     # Seats of each decode worker that only interactive requests take, while there are any.
     num_reserved_seats: int = 2
@@ -302,7 +303,6 @@ class DraftConfig(DraftSourceConfig):
     isa: str | None = None  # as for workers
     # Go on drafting while the target verifies: gains where there are cores that it doesn't use.
     is_drafting_ahead: bool = False
-
     # One that asks can't tell what was found behind a single token, which is seldom right.
     min_ngram: int = MIN_NGRAM + 1
     max_ngram: int = MAX_NGRAM

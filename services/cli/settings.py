@@ -55,6 +55,9 @@ SETTINGS = {
     "min_num_remote_tokens": Setting("Uncached tokens below which auto prefills on decode."),
     "policy": Setting("Who is next: priority, fcfs, sjf, deadline, or fair (between tenants)."),
     "tenant_weights": Setting("Shares under fair: NAME=WEIGHT,NAME=WEIGHT; others weigh 1."),
+    "is_isolating_tenants": Setting(
+        "Tenants find cached prefixes of their own only.", name="isolate_tenants"
+    ),
     "num_reserved_seats": Setting("Seats of a decode worker kept for interactive requests."),
     "prompt_window": Setting("Tokens of prompts given to a worker ahead of its computing them."),
     "max_num_submissions": Setting("Submissions served at once; 0: none are taken."),

@@ -7,6 +7,7 @@ import msgspec
 import structlog
 
 from slipstream.services.scheduler.constraints import check_constraint, constraint_of
+from slipstream.services.scheduler.salts import salt_of
 from slipstream.services.scheduler.validation import (
     check_fields,
     check_token_ids,
@@ -112,6 +113,7 @@ class Admission:
         """
         constraint = self._constraint(request)
         token_ids = self._prompt_token_ids(request)
+        salt = salt_of(request, is_isolating=self._config.is_isolating_tenants)
         num_left = self._num_output_room(len(token_ids))
         return AdmittedRequest(
             prompt_token_ids=token_ids,
@@ -121,10 +123,10 @@ class Admission:
             priority=request.priority or 0,
             deadline_ms=self.deadline_ms(request),
             tenant=request.tenant or "",
-            cache_salt=request.cache_salt or "",
+            cache_salt=salt,
             allow_other_numerics=bool(request.allow_other_numerics),
             num_bytes=num_bytes,
-            hashes=PromptHashes(token_ids, request.cache_salt or ""),
+            hashes=PromptHashes(token_ids, salt),
             num_choices=request.n or 1,
             latency_class=request.latency_class or DEFAULT_CLASS,
             is_patient=request.deadline_ms is not None,

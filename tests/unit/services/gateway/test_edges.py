@@ -4,7 +4,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from slipstream.services.gateway import keys as keys_module
 from slipstream.services.gateway.errors import ApiError, api_error_of, invalid
 from slipstream.services.gateway.exchange import Exchange
 from slipstream.services.gateway.keys import read_keys
@@ -133,3 +135,40 @@ def test_a_key_of_any_letters_is_known_by_its_bytes() -> None:
 
 def test_an_error_of_no_field_names_none() -> None:
     assert (None, "seed") == (invalid("", "no JSON").param, invalid("seed", "is bad").param)
+
+
+def test_a_key_file_that_others_may_write_is_refused_and_one_they_may_read_is_warned_of(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("secret-1 acme\n")
+    file.chmod(0o620)
+    with pytest.raises(ConfigurationError, match=r"written by others.*chmod 600"):
+        read_keys(file, "")
+
+    file.chmod(0o640)
+    with capture_logs() as open_logs:
+        read_keys(file, "")
+    file.chmod(0o600)
+    with capture_logs() as private_logs:
+        read_keys(file, "")
+
+    assert ["api_keys_readable_by_others"] == [each["event"] for each in open_logs]
+    assert [] == private_logs
+    assert "secret-1" not in str(open_logs)
+
+
+def test_keys_are_compared_by_digests_of_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key is compared, and none of the comparisons can end early by a length."""
+    seen: list[tuple[int, int]] = []
+    original = keys_module.hmac.compare_digest
+
+    def spy(one: bytes, other: bytes) -> bool:
+        seen.append((len(one), len(other)))
+        return original(one, other)
+
+    monkeypatch.setattr(keys_module.hmac, "compare_digest", spy)
+    keys = read_keys(None, "short a,a-much-longer-key b,third c")
+
+    assert ["a", "b"] == [keys.tenant_of(f"Bearer {k}") for k in ("short", "a-much-longer-key")]
+    assert [(32, 32)] * 6 == seen

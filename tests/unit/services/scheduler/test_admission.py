@@ -240,3 +240,28 @@ def test_unknown_fields_are_warned_about_once_a_name(
             admission.admit(payload, None)
 
     assert ["temprature", "foo"] == [line["field"] for line in lines]
+
+
+def test_no_two_tenants_share_a_salt_whatever_they_send(admission: Admission) -> None:
+    """Not even one who names as a salt what another's tenant and salt are made to."""
+    pairs: list[dict[str, str]] = [
+        {},
+        {"tenant": "a"},
+        {"tenant": "ab"},
+        {"tenant": "a", "cache_salt": "b"},
+        {"cache_salt": "1:a"},
+        {"cache_salt": "1:ab"},
+        {"cache_salt": "a"},
+        {"tenant": "1:a"},
+    ]
+    salts = [admit(admission, prompt="x", **pair).cache_salt for pair in pairs]
+
+    assert len(set(salts)) == len(pairs)
+    assert "" == salts[0]
+
+
+def test_tenants_share_prefixes_where_they_are_told_to(tokenizer: Tokenizer) -> None:
+    sharing = Admission(make_config(is_isolating_tenants=False), "fake", MODEL, tokenizer)
+    found = {admit(sharing, prompt="x", tenant=name).cache_salt for name in ("a", "b")}
+
+    assert {""} == found
