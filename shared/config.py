@@ -13,6 +13,7 @@ from slipstream.shared.messages.common import Route
 from slipstream.shared.nats_config import NatsConfig
 from slipstream.shared.scheduling.prompt_window import WINDOW_TOKENS
 from slipstream.shared.scheduling.queue import Policy
+from slipstream.shared.tls import HttpTlsFiles, TransferTlsFiles
 from slipstream.shared.worker.ngram import MAX_NGRAM, MIN_NGRAM
 
 Engine = Literal["auto", "native", "torch", "fake"]
@@ -168,7 +169,7 @@ class SchedulerConfig(ServiceConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewayConfig(ServiceConfig):
+class GatewayConfig(ServiceConfig, HttpTlsFiles):
     """The HTTP gateway: what it takes from clients, and how long it waits for them."""
 
     http_host: str = "127.0.0.1"
@@ -185,6 +186,7 @@ class GatewayConfig(ServiceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_tls()
         _check_range("http_port", self.http_port, 0, _MAX_PORT)
         _check_range("max_body_bytes", self.max_body_bytes, 1024, 2**30)
         _check_range("max_num_streams", self.max_num_streams, 1, 1_000_000)
@@ -315,7 +317,7 @@ class DraftConfig(DraftSourceConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KvConfig(ServiceConfig):
+class KvConfig(ServiceConfig, TransferTlsFiles):
     """The KV manager of a host."""
 
     arena_dir: Path
@@ -341,6 +343,7 @@ class KvConfig(ServiceConfig):
             raise ConfigurationError(
                 "--spill-bytes needs --spill-dir: a directory on a disk, not in memory"
             )
+        self._check_tls()
         self._check_transfer()
         if self.num_blocks is not None:
             _check_range("num_blocks", self.num_blocks, 2, 2**31)

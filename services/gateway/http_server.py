@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -207,26 +208,29 @@ class HttpServer:
         host: str,
         port: int,
         limits: ConnectionLimits,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.url = ""
+        self._scheme = "http" if tls is None else "https"
         self._host = host
         self._port = port
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http=_protocol(limits),
-                h11_max_incomplete_event_size=2 * limits.max_head_bytes,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=1,
-            )
+        config = uvicorn.Config(
+            app,
+            http=_protocol(limits),
+            h11_max_incomplete_event_size=2 * limits.max_head_bytes,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
         )
+        config.load()
+        config.ssl = tls  # made by us, of files that were checked
+        self._server = _Server(config)
         self._socket: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -235,7 +239,7 @@ class HttpServer:
         self._socket = _bind(self._host, self._port)
         port = self._socket.getsockname()[1]
         host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{host}:{port}"
+        self.url = f"{self._scheme}://{host}:{port}"
         self._task = asyncio.create_task(self._server.serve([self._socket]))
 
     async def wait(self) -> None:

@@ -1,5 +1,7 @@
 """The gateway: HTTP on one side, the bus on the other."""
 
+import asyncio
+
 from slipstream.services.gateway.app import make_app
 from slipstream.services.gateway.gateway import Gateway, open_gateway
 from slipstream.services.gateway.http_server import ConnectionLimits, HttpServer
@@ -13,6 +15,7 @@ from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.prometheus_meter import PrometheusMeter
 from slipstream.shared.telemetry.tally_meter import BothMeters
 from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.tls import http_tls
 from slipstream.shared.version import VERSION
 
 _STOP_S = 2.0
@@ -47,18 +50,17 @@ class GatewayService:
 
     async def start(self) -> None:
         """Read the tokenizer, listen to the bus, then to clients."""
+        tls = await asyncio.to_thread(http_tls, self._config)
         metrics = GatewayMetrics(self._meter)
         gateway = await open_gateway(self._config, self._bus, self._tracer, metrics)
         metrics.watch(lambda: gateway.num_running, lambda: gateway.room.num_dropped_frames)
         await gateway.start()
         await self._bus.flush()
         self._gateway = gateway
-        server = HttpServer(
-            make_app(gateway, self._own_meter),
-            self._config.http_host,
-            self._config.http_port,
-            ConnectionLimits(stall_s=self._config.stall_timeout_s),
-        )
+        config = self._config
+        app = make_app(gateway, self._own_meter)
+        limits = ConnectionLimits(stall_s=config.stall_timeout_s)
+        server = HttpServer(app, config.http_host, config.http_port, limits, tls)
         await server.start()
         self._server = server
 

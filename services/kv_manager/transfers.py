@@ -22,6 +22,7 @@ from slipstream.shared.kv.transfer.plane import (
 from slipstream.shared.kv.transfer.tcp import TcpPlane
 from slipstream.shared.kv.transfer.tcp_server import TcpServer
 from slipstream.shared.messages.kv import KvRefused, Pull, Pulled
+from slipstream.shared.tls import transfer_tls
 
 log = structlog.get_logger()
 
@@ -60,13 +61,16 @@ class Transfers:
         self.addresses: dict[str, str] = {}
 
     async def start(self, config: KvConfig) -> None:
-        """Listen on each plane that is asked for. Raises OSError, DisconnectedError."""
+        """Listen on each plane asked for. Raises OSError, DisconnectedError, ConfigurationError."""
+        tls = await asyncio.to_thread(transfer_tls, config)
         for name in config.planes:
             if name == "tcp":
                 host, port = config.listen_address
-                server = await TcpServer.start(self._source, host, port)
+                server = await TcpServer.start(
+                    self._source, host, port, tls=tls.server if tls else None
+                )
                 self._exits.push_async_callback(server.stop)
-                self._planes[name] = TcpPlane(self._identity)
+                self._planes[name] = TcpPlane(self._identity, tls=tls.client if tls else None)
                 self.addresses[name] = config.transfer_advertise or server.address
             else:
                 over_nats = await NatsServer.start(

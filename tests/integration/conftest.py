@@ -16,6 +16,7 @@ from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.model.store import resolve_model
 from slipstream.shared.model.tokenizer import Tokenizer
 
+from .authority import Authority
 from .command_line import FAKE, SLIPSTREAM
 from .service_stack import ALL, Client, ServiceStack
 from .worker_pair import Hosted
@@ -44,6 +45,12 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
 @pytest.fixture
 async def bus(connect: Connect) -> Bus:
     return await connect()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """One that signs certificates."""
+    return Authority(tmp_path / "authority")
 
 
 @pytest.fixture

@@ -33,21 +33,28 @@ def places() -> Places:
     return Places(NUM_BLOCKS, BLOCK_BYTES)
 
 
-@pytest.fixture(params=["tcp", pytest.param("nats", marks=pytest.mark.nats)])
+@pytest.fixture(params=["tcp", "tls", pytest.param("nats", marks=pytest.mark.nats)])
 async def served(
     request: pytest.FixtureRequest, source: StandInSource
 ) -> AsyncIterator[tuple[str, Connect]]:
     """The address of a source, and how to connect to it."""
     server: TcpServer | NatsServer
-    if request.param == "tcp":
-        server = await TcpServer.start(source)
+    tls = None
+    if request.param == "tls":
+        tls = request.getfixturevalue("authority").peer("kv")
+    if request.param != "nats":
+        server = await TcpServer.start(source, tls=tls and tls.server)
     else:
         url = request.getfixturevalue("nats_server").url
         server = await NatsServer.start(source, url)
     planes: list[TransferPlane] = []
 
     async def connect(who: PlaneIdentity) -> TransferPlane:
-        plane: Any = TcpPlane(who) if request.param == "tcp" else await NatsPlane.connect(who, url)
+        plane: Any
+        if request.param == "nats":
+            plane = await NatsPlane.connect(who, url)
+        else:
+            plane = TcpPlane(who, tls=tls and tls.client)
         planes.append(plane)
         return planes[-1]
 

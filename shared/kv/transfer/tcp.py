@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from slipstream.shared.kv.transfer.plane import (
 )
 from slipstream.shared.kv.transfer.progress import Progress
 from slipstream.shared.kv.transfer.tcp_server import TcpServer
+from slipstream.shared.kv.transfer.tcp_tls import secured, why_distrusted
 from slipstream.shared.kv.transfer.tcp_wire import (
     STALL_S,
     hang_up,
@@ -41,8 +43,15 @@ IDLE_S = 30.0
 class ConnectionPool:
     """Greeted connections that nobody uses at the moment, by address."""
 
-    def __init__(self, identity: PlaneIdentity, *, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        identity: PlaneIdentity,
+        *,
+        idle_s: float = IDLE_S,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._identity = identity
+        self._tls = tls
         self._idle_s = idle_s
         self._idle: dict[str, list[tuple[float, socket.socket]]] = {}
 
@@ -95,7 +104,13 @@ class ConnectionPool:
         async with asyncio.timeout(deadline.left(STALL_S)):
             sock = await _open_first(host, port)
             try:
+                sock = await secured(sock, self._tls, is_server=False)
                 await self._greet(sock, deadline)
+            except OSError as error:
+                sock.close()
+                if (reason := why_distrusted(error)) is not None:
+                    raise TransferIncompatibleError(f"{address}: {reason}") from error
+                raise
             except BaseException:
                 sock.close()
                 raise
@@ -124,9 +139,10 @@ class TcpPlane:
         *,
         idle_s: float = IDLE_S,
         max_num_fetches: int = MAX_NUM_FETCHES,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._identity = identity
-        self._pool = ConnectionPool(identity, idle_s=idle_s)
+        self._pool = ConnectionPool(identity, idle_s=idle_s, tls=tls)
         self._threads = ThreadPoolExecutor(max_num_fetches, thread_name_prefix="kv-receive")
         self._room = asyncio.Semaphore(max_num_fetches)
         self._in_use: set[socket.socket] = set()
@@ -217,8 +233,8 @@ async def _open_first(host: str, port: int) -> socket.socket:
 def _is_quiet(sock: socket.socket) -> bool:
     """Whether an idle connection is still open; nothing can have come on it."""
     try:
-        sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
+        sock.recv(1, 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_PEEK)
+    except (BlockingIOError, ssl.SSLWantReadError):
         return True
     except OSError:
         return False

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self
@@ -16,6 +17,7 @@ from slipstream.shared.kv.transfer.plane import (
     TransferError,
     why_refused,
 )
+from slipstream.shared.kv.transfer.tcp_tls import secured
 from slipstream.shared.kv.transfer.tcp_wire import (
     STALL_S,
     HungUpError,
@@ -42,9 +44,14 @@ class TcpServer:
     """Listens, greets, and sends blocks of a source; see `start`."""
 
     def __init__(
-        self, source: BlockSource, listening: socket.socket, max_num_connections: int
+        self,
+        source: BlockSource,
+        listening: socket.socket,
+        max_num_connections: int,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._source = source
+        self._tls = tls
         self._listening = listening
         host, port = listening.getsockname()[:2]
         # Where clients reach us; an IPv6 host stands in brackets.
@@ -62,9 +69,10 @@ class TcpServer:
         port: int = 0,
         *,
         max_num_connections: int = MAX_NUM_CONNECTIONS,
+        tls: ssl.SSLContext | None = None,
     ) -> Self:
         """
-        Listen; port 0 is any free one.
+        Listen; port 0 is any free one. With TLS a client without a certificate gets nothing.
 
         Raises OSError when the address can't be had.
         """
@@ -74,7 +82,7 @@ class TcpServer:
         )
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         listening.settimeout(0)
-        return cls(source, listening, max_num_connections)
+        return cls(source, listening, max_num_connections, tls)
 
     async def stop(self) -> None:
         """Listen no more and hang up; returns when nothing reads the blocks any more."""
@@ -107,6 +115,8 @@ class TcpServer:
     async def _own(self, sock: socket.socket, *, has_room: bool) -> None:
         try:
             prepare(sock)
+            async with asyncio.timeout(STALL_S):
+                sock = await secured(sock, self._tls, is_server=True)
             if await self._greet(sock, has_room=has_room):
                 while True:
                     await self._answer(sock)

@@ -8,6 +8,7 @@ block, whose number is its position in the question.
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import zlib
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from slipstream.shared.kv.transfer.frames import (
 from slipstream.shared.kv.transfer.messages import FetchBlocks, Refused, Sent, ServerSays
 from slipstream.shared.kv.transfer.plane import BlockSource, Deadline
 from slipstream.shared.kv.transfer.progress import Question
+from slipstream.shared.kv.transfer.tcp_tls import receive_some, send_all
 from slipstream.shared.messages.codec import Decoder, decoder_of
 
 _TIMEVAL = struct.Struct("@ll")
@@ -46,7 +48,8 @@ def prepare(sock: socket.socket) -> None:
 def hang_up(sock: socket.socket) -> None:
     """Wake whoever waits on the socket; its owner closes it."""
     try:
-        sock.shutdown(socket.SHUT_RDWR)
+        # Not a TLS socket's own, which forgets its keys first: a thread would go on in the clear.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
         return  # it isn't connected (any more)
 
@@ -54,7 +57,7 @@ def hang_up(sock: socket.socket) -> None:
 async def send_message(sock: socket.socket, message: object, deadline: Deadline) -> None:
     """Send one message. Raises OSError, TransferTimeoutError."""
     async with asyncio.timeout(deadline.left(STALL_S)):
-        await asyncio.get_running_loop().sock_sendall(sock, pack_message(message))
+        await send_all(sock, pack_message(message))
 
 
 async def receive_message(
@@ -71,10 +74,9 @@ async def receive_message(
 
 
 async def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
-    loop = asyncio.get_running_loop()
     parts = bytearray()
     while len(parts) < num_bytes:
-        part = await loop.sock_recv(sock, num_bytes - len(parts))
+        part = await receive_some(sock, num_bytes - len(parts))
         if not part:
             raise HungUpError("the peer has hung up")
         parts += part
@@ -100,6 +102,8 @@ def _pump_out(
     sock: socket.socket, source: BlockSource, fetch: FetchBlocks, deadline: Deadline
 ) -> bool:
     size = source.identity.block_bytes
+    # TLS makes records as it likes, and takes no flags.
+    more = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_MORE
     pairs = zip(fetch.block_ids, fetch.generations, strict=True)
     for position, (block_id, generation) in enumerate(pairs):
         block = source.blocks[block_id * size : (block_id + 1) * size]
@@ -107,7 +111,7 @@ def _pump_out(
         if source.generations[block_id] != generation:
             return False
         _block_until(sock, deadline)
-        sock.sendall(HEADER.pack(BLOCK, position, size, checksum), socket.MSG_MORE)
+        sock.sendall(HEADER.pack(BLOCK, position, size, checksum), more)
         num_sent = 0
         while num_sent < size:
             _block_until(sock, deadline)
@@ -134,6 +138,9 @@ def _blocking(sock: socket.socket) -> Iterator[None]:
 
 def _block_until(sock: socket.socket, deadline: Deadline) -> None:
     wait_s = deadline.left(STALL_S)
+    if isinstance(sock, ssl.SSLSocket):
+        sock.settimeout(wait_s)  # the kernel's would have OpenSSL ask again for ever
+        return
     timeval = _TIMEVAL.pack(int(wait_s), max(1, int(wait_s % 1 * 1e6)))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
@@ -167,10 +174,11 @@ def _pump_in(sock: socket.socket, question: Question, deadline: Deadline) -> Sen
 
 
 def _fill(sock: socket.socket, place: memoryview, deadline: Deadline) -> None:
+    flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
     num_received = 0
     while num_received < place.nbytes:
         _block_until(sock, deadline)
-        num_bytes = sock.recv_into(place[num_received:], 0, socket.MSG_WAITALL)
+        num_bytes = sock.recv_into(place[num_received:], place.nbytes - num_received, flags)
         if num_bytes == 0:
             raise HungUpError("the peer has hung up")
         num_received += num_bytes
