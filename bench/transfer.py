@@ -1,13 +1,13 @@
 """
-Measure how fast KV blocks travel between two hosts, against a plain `sendfile` into `recv_into`.
+Measure how fast KV blocks travel between two hosts, in the clear and under TLS.
 
 For example:
 
     python bench/transfer.py --rounds 40 --json FILE
 
 As root the two hosts are network namespaces joined by a veth pair, otherwise (said so) loopback.
-Each round is one transfer of each way, in turn. The NATS plane is measured on loopback, where it
-has a server of its own.
+Each round is one transfer of each way, in turn; `plain` is `sendfile` into `recv_into`. The NATS
+plane is measured on loopback, where it has a server of its own.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import trustme
 from host_network import host_network, why_not
 
 from slipstream.services.cli.bench_hosts import HostPlan, Hosts, hosts_directory
@@ -35,6 +36,7 @@ from slipstream.shared.kv.transfer.nats import NatsPlane, NatsServer
 from slipstream.shared.kv.transfer.plane import FetchRequest, PlaneIdentity, TransferPlane
 from slipstream.shared.kv.transfer.tcp import TcpPlane, TcpServer
 from slipstream.shared.measure.estimate import Estimate, report, table
+from slipstream.shared.tls import PeerTls, TransferTlsFiles, transfer_tls
 
 # A block of SmolLM2-135M in int8: 391,680 bytes.
 _LAYOUT = KvLayout(num_layers=30, num_kv_heads=3, head_dim=64, dtype="int8")
@@ -52,11 +54,13 @@ def main() -> None:
     parser.add_argument("--source", help=argparse.SUPPRESS)
     parser.add_argument("--receiver", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--nats", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--certificates", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.source is not None:
-        asyncio.run(_be_source(options.source, options.nats))
+        asyncio.run(_be_source(options.source, options.nats, options.certificates))
     elif options.receiver is not None:
-        print(json.dumps(asyncio.run(_be_receiver(options.receiver, options.rounds))))
+        received = _be_receiver(options.receiver, options.rounds, options.certificates)
+        print(json.dumps(asyncio.run(received)))
     else:
         # An end from outside goes through `finally` too: namespaces outlive their maker.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -69,13 +73,16 @@ def _measure(num_rounds: int, path: Path | None) -> None:
     with _nats_server() as url:
         over_nats = _run(_Hosts("127.0.0.1", "loopback"), num_rounds, url)
     rates = [Estimate.of(name, samples) for name, samples in (over_tcp | over_nats).items()]
-    ratio = Estimate.of_ratio("tcp / plain", over_tcp["tcp"], over_tcp["plain"])
+    ratios = [
+        Estimate.of_ratio("tcp / plain", over_tcp["tcp"], over_tcp["plain"]),
+        Estimate.of_ratio("tls / tcp", over_tcp["tls"], over_tcp["tcp"]),
+    ]
     print(f"{_NUM_BLOCKS} blocks of {_LAYOUT.block_bytes} bytes a transfer, TCP over {hosts.link}")
     print(table(rates, "MB/s"))
-    print(table([ratio], "ratio"))
+    print(table(ratios, "ratio"))
     if path is not None:
         settings = {"link": hosts.link, "rounds": num_rounds, "bytes": _NUM_BYTES}
-        path.write_text(json.dumps(report([*rates, ratio], settings, "MB/s"), indent=1))
+        path.write_text(json.dumps(report([*rates, *ratios], settings, "MB/s"), indent=1))
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,36 @@ def _nats_server() -> Iterator[str]:
 
 def _run(hosts: _Hosts, num_rounds: int, nats: str = "") -> dict[str, list[float]]:
     """Return MB/s of each round by way."""
-    program = [sys.executable, __file__, "--rounds", str(num_rounds), "--nats", nats]
+    with hosts_directory() as certificates:
+        _write_certificates(certificates)
+        program = [sys.executable, __file__, "--rounds", str(num_rounds), "--nats", nats]
+        program += ["--certificates", str(certificates)]
+        return _run_both(hosts, program, 60 + 10 * num_rounds)
+
+
+def _write_certificates(directory: Path) -> None:
+    """Make an authority and one certificate, which both hosts show."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    signed = authority.issue_cert("kv")
+    signed.private_key_pem.write_to_path(directory / "key.pem")
+    (cert,) = signed.cert_chain_pems
+    cert.write_to_path(directory / "cert.pem")
+
+
+def _tls(certificates: Path) -> PeerTls:
+    found = transfer_tls(
+        TransferTlsFiles(
+            transfer_tls_cert=certificates / "cert.pem",
+            transfer_tls_key=certificates / "key.pem",
+            transfer_tls_ca=certificates / "ca.pem",
+        )
+    )
+    assert found is not None, "all files are named"
+    return found
+
+
+def _run_both(hosts: _Hosts, program: list[str], timeout_s: float) -> dict[str, list[float]]:
     source = subprocess.Popen(
         [*hosts.enter_source, *program, "--source", hosts.source],
         stdin=subprocess.PIPE,
@@ -121,7 +157,7 @@ def _run(hosts: _Hosts, num_rounds: int, nats: str = "") -> dict[str, list[float
             [*hosts.enter_receiver, *program, "--receiver", offer],
             check=True,
             stdout=subprocess.PIPE,
-            timeout=60 + 10 * num_rounds,
+            timeout=timeout_s,
         )
     finally:
         source.communicate()  # the end of its input is the end of it
@@ -155,21 +191,28 @@ def _arena() -> Iterator[Arena]:
             arena.close()
 
 
-async def _be_source(host: str, nats: str) -> None:
+async def _be_source(host: str, nats: str, certificates: Path) -> None:
     with _arena() as arena:
         arena.blocks[:] = random.Random(0).randbytes(_NUM_BYTES)
         source = _Source(arena)
         if nats:
-            server: NatsServer | TcpServer = await NatsServer.start(source, nats)
+            servers: list[NatsServer | TcpServer] = [await NatsServer.start(source, nats)]
             offer = {"nats": nats}
         else:
-            server = await TcpServer.start(source, host)
+            in_the_clear = await TcpServer.start(source, host)
+            secured = await TcpServer.start(source, host, tls=_tls(certificates).server)
+            servers = [in_the_clear, secured]
             plain = socket.create_server((host, 0))
             threading.Thread(target=_send_plain, args=(plain, arena.path), daemon=True).start()
-            offer = {"tcp": server.address, "plain": plain.getsockname()}
+            offer = {
+                "tcp": in_the_clear.address,
+                "tls": secured.address,
+                "plain": plain.getsockname(),
+            }
         print(json.dumps(offer), flush=True)
         await asyncio.to_thread(sys.stdin.read)
-        await server.stop()
+        for server in servers:
+            await server.stop()
 
 
 def _send_plain(listening: socket.socket, path: Path) -> None:
@@ -181,15 +224,18 @@ def _send_plain(listening: socket.socket, path: Path) -> None:
             sock.sendfile(file, start, _NUM_BYTES)
 
 
-async def _be_receiver(offer: dict[str, str], num_rounds: int) -> dict[str, list[float]]:
+async def _be_receiver(
+    offer: dict[str, str], num_rounds: int, certificates: Path
+) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {name: [] for name in offer}
     with _arena() as arena, contextlib.ExitStack() as stack:
         identity = _identity("receiver", arena)
-        plane: TransferPlane
+        planes: dict[str, TransferPlane] = {}
         if "nats" in offer:
-            plane = await NatsPlane.connect(identity, offer["nats"])
+            planes["nats"] = await NatsPlane.connect(identity, offer["nats"])
         else:
-            plane = TcpPlane(identity)
+            planes["tcp"] = TcpPlane(identity)
+            planes["tls"] = TcpPlane(identity, tls=_tls(certificates).client)
             plain = stack.enter_context(socket.create_connection(tuple(offer["plain"])))
         for round_number in range(num_rounds + _NUM_WARM_UPS):
             for name, where in offer.items():
@@ -198,11 +244,12 @@ async def _be_receiver(offer: dict[str, str], num_rounds: int) -> dict[str, list
                     _receive_plain(plain, arena.blocks)
                 else:
                     address = "source" if name == "nats" else where
-                    await _fetch(plane, address, arena)
+                    await _fetch(planes[name], address, arena)
                 seconds = time.perf_counter() - started
                 if round_number >= _NUM_WARM_UPS:
                     rates[name].append(_NUM_BYTES / seconds / 1e6)
-        await plane.close()
+        for plane in planes.values():
+            await plane.close()
     return rates
 
 
