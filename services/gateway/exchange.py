@@ -62,6 +62,14 @@ class Exchange:
         kind = self.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in _BODY_TYPES:
             raise ApiError("unsupported_media_type", f"content-type {kind[:64]!r}: send {JSON}")
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        if coding not in ("", "identity"):
+            # Nothing is ever unpacked: a few bytes could become gigabytes.
+            await self._discard()
+            raise ApiError(
+                "unsupported_media_type",
+                f"content-encoding {coding[:64]!r}: send the body as it is",
+            )
         announced = self.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > max_num_bytes:
             await self._discard()

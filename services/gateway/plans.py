@@ -1,6 +1,6 @@
 """From a body to the requests that the scheduler is asked: one a prompt. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ _SAME = tuple(
     for name in GenerationBody.__struct_fields__
     if name in GenerateRequest.__struct_fields__ and name not in ("stream", "model")
 )
+_WITHOUT_NUMBERS = ("messages", "prompt_token_ids", "stop")  # texts, or looked at already
 _STRUCTURED = {"json": "guided_json", "regex": "guided_regex", "choice": "guided_choice"}
 
 
@@ -131,8 +132,19 @@ def _request(
         same["tenant"] = asking.tenant
     if body.client_request_id is None:
         same["client_request_id"] = asking.request_id
+    _check_numbers(same | fields)
     # Always a stream: it alone can be cancelled, and is never too large for one message.
     return GenerateRequest(**(same | fields), model=body.model, stream=True)
+
+
+def _check_numbers(fields: Mapping[str, Any]) -> None:
+    """Refuse integers that JSON has and no message; the scheduler sees to all other limits."""
+    for name, value in fields.items():
+        if isinstance(value, int | list | dict) and name not in _WITHOUT_NUMBERS:
+            try:
+                msgspec.msgpack.encode(value)
+            except OverflowError as error:
+                raise invalid(name, "a number in it has more than 64 bits") from error
 
 
 def _structured(body: GenerationBody) -> dict[str, Any]:

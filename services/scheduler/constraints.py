@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from slipstream.services.scheduler.schema_limits import check_combinations
 from slipstream.shared.errors import ConstraintError, InvalidRequestError
 from slipstream.shared.messages.generate import GenerateRequest
 from slipstream.shared.messages.sampling import Constraint
@@ -99,6 +100,7 @@ def _of_schema(field: str, schema: Any) -> Constraint:
         text.encode()
     except (ValueError, RecursionError, TypeError) as error:
         raise InvalidRequestError(field, "the schema can't be written as JSON") from error
+    check_combinations(field, schema)
     return Constraint("json", text)
 
 

@@ -127,11 +127,19 @@ def open_gguf(path: Path) -> GgufFile:
     metadata: dict[str, Any] = {}
     for _ in range(num_values):
         key = cursor.text()
+        if key in metadata:
+            raise cursor.fail(f"{key[:64]!r} occurs twice")
         metadata[key] = cursor.value()
     entries = [_read_tensor_entry(cursor) for _ in range(num_tensors)]
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+    if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
         raise ModelError(f"{path}: general.alignment {alignment!r} is no power of two")
+    for entry in entries:
+        if entry.offset % alignment:
+            raise ModelError(f"{path}: {entry.name} is not aligned to {alignment} bytes")
+    # Else a small file of tensors that share their bytes would become a model of any size.
+    if sum(entry.num_bytes for entry in entries) > len(data):
+        raise ModelError(f"{path}: its tensors take more bytes than the file has: it is cut short")
     start = -(-cursor.position // alignment) * alignment
     tensors = {entry.name: _place(entry, start, len(data), path) for entry in entries}
     if len(tensors) != len(entries):

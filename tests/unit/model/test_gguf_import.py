@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from tokenizers import Tokenizer
 
 from slipstream.shared.errors import ModelError
 from slipstream.shared.model.config import load_config
+from slipstream.shared.model.gguf_file import open_gguf
 from slipstream.shared.model.gguf_import import convert_gguf
+from slipstream.shared.model.safetensors_header import read_header_bytes
 
 Write = Callable[..., dict[str, np.ndarray]]
 
@@ -221,3 +224,96 @@ def test_default_model_equals_transformers(model_dir: Path) -> None:
     assert state["lm_head.weight"] is not None
     for name, values in ours.items():
         assert np.array_equal(state[name].numpy(), values), name
+
+
+def _header(num_tensors: int, values: list[bytes], tensors: list[bytes]) -> bytes:
+    head = b"GGUF" + struct.pack("<IQQ", 3, num_tensors, len(values))
+    return head + b"".join(values) + b"".join(tensors)
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def _tensor(name: str, shape: tuple[int, ...], offset: int = 0, kind: int = 0) -> bytes:
+    dimensions = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+    return _text(name) + dimensions + struct.pack("<IQ", kind, offset)
+
+
+_HOSTILE: dict[str, tuple[bytes, str]] = {
+    "array of arrays": (
+        _header(0, [_text("a") + struct.pack("<IIQ", 9, 9, 2**40)], []),
+        "arrays of type 9",
+    ),
+    "array of 2^63 numbers": (
+        _header(0, [_text("a") + struct.pack("<IIQ", 9, 10, 2**63)], []),
+        "bytes are missing",
+    ),
+    "array of 2^63 texts": (
+        _header(0, [_text("a") + struct.pack("<IIQ", 9, 8, 2**63)], []),
+        "bytes are missing",
+    ),
+    "name of 2^64 - 1 bytes": (
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**64 - 1),
+        "bytes are missing",
+    ),
+    "dimensions whose product overflows": (
+        _header(1, [], [_tensor("t", (2**33, 2**33))]) + bytes(64),
+        "cut short",
+    ),
+    "too many dimensions": (_header(1, [], [_tensor("t", (1,) * 9)]), "9 dimensions"),
+    "no bytes at all": (_header(1, [], [_tensor("t", (4, 0))]) + bytes(64), "does not fill"),
+    "offset past the end": (_header(1, [], [_tensor("t", (4,), 2**63)]) + bytes(64), "cut short"),
+    "offset between": (_header(1, [], [_tensor("t", (4,), 8)]) + bytes(96), "not aligned"),
+    "unknown storage": (
+        _header(1, [], [_tensor("t", (4,), 0, 255)]) + bytes(64),
+        "unknown storage",
+    ),
+    "tensors that share their bytes": (
+        _header(100, [], [_tensor(f"t{each}", (1000,)) for each in range(100)]) + bytes(4200),
+        "more bytes than the file has",
+    ),
+    "a key twice": (
+        _header(0, [_text("a") + struct.pack("<IB", 7, 1)] * 2, []),
+        "'a' occurs twice",
+    ),
+    "alignment of no power of two": (
+        _header(0, [_text("general.alignment") + struct.pack("<II", 4, 33)], []),
+        "no power of two",
+    ),
+    "alignment that is true": (
+        _header(0, [_text("general.alignment") + struct.pack("<IB", 7, 1)], []),
+        "no power of two",
+    ),
+    "alignment past the end": (
+        _header(
+            1, [_text("general.alignment") + struct.pack("<IQ", 10, 2**63)], [_tensor("t", (4,))]
+        )
+        + bytes(64),
+        "cut short",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_a_hostile_header_is_refused_and_costs_nothing(tmp_path: Path, name: str) -> None:
+    content, message = _HOSTILE[name]
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(content)
+
+    tracemalloc.start()
+    with pytest.raises(ModelError, match=message):
+        open_gguf(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 4_000_000
+
+
+@pytest.mark.parametrize("length", [0, 7, 2**63, 2**64 - 1, 100_000_001])
+def test_a_safetensors_header_longer_than_its_file_is_refused(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(struct.pack("<Q", length)[: 8 if length else 3] + b"{}")
+
+    with pytest.raises(ModelError, match="no whole safetensors file"):
+        read_header_bytes(path)
