@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long test-clients chaos sanitize sanitize-threads lint format types bench clean
+.PHONY: help setup run test test-long test-clients chaos sanitize sanitize-threads audit lint format types bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -72,6 +72,19 @@ sanitize sanitize-threads:
 		$(BIN)/pytest tests/unit/kernels/cpu --hypothesis-profile sanitize --timeout 600 \
 		--capture sys -p no:faulthandler
 
+AUDIT := .venv-audit
+$(AUDIT)/.installed:
+	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --disable-pip-version-check 'pip-audit>=2.9' 'cyclonedx-bom>=7'
+	@touch $@
+
+audit: setup $(AUDIT)/.installed ## known vulnerabilities of what is installed, and its list (CycloneDX), into build/
+	@mkdir -p build
+	@$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-format JSON --output-file build/sbom.cdx.json $(BIN)/python
+	@echo "==> build/sbom.cdx.json lists what is installed"
+	@$(AUDIT)/bin/python .ci/audit.py $(BIN)/python build/audit.json
+
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -87,4 +100,4 @@ types: setup ## mypy, strict
 	@MYPYPATH=.types $(BIN)/mypy --explicit-package-bases --namespace-packages -p slipstream
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) $(CLIENTS) .types .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(AUDIT) .types .pytest_cache .mypy_cache .ruff_cache build *.egg-info

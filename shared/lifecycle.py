@@ -22,6 +22,7 @@ log = structlog.get_logger()
 
 HEARTBEAT_S = 0.5
 STALE_AFTER_S = 5.0
+PRIVATE_UMASK = 0o077  # files and sockets are the user's alone, from their first moment
 CANCEL_AGAIN_S = 0.2
 _PR_SET_PDEATHSIG = 1
 

@@ -9,7 +9,7 @@ from slipstream.shared.bus.discovery import Discovery, Identity
 from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.config import ServiceConfig
 from slipstream.shared.ids import WorkerId, new_worker_id
-from slipstream.shared.lifecycle import Service, cancel_all, run_service
+from slipstream.shared.lifecycle import PRIVATE_UMASK, Service, cancel_all, run_service
 from slipstream.shared.messages.common import Role
 from slipstream.shared.process_memory import give_back, share_one_heap
 from slipstream.shared.telemetry.logging import configure_logging
@@ -104,6 +104,7 @@ class _Framed:
 
 def run_process(role: Role, config: ServiceConfig, make: Make) -> int:
     """Run a service in this process until a signal; return the exit status."""
+    os.umask(PRIVATE_UMASK)
     share_one_heap()
     worker_id = new_worker_id(role)
     configure_logging(

@@ -38,7 +38,7 @@ class OutputFile:
 
     def __enter__(self) -> Self:
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             _lock(self._path, self._descriptor)
             self._read()
         except OSError as error:

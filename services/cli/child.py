@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from slipstream.shared.lifecycle import PRIVATE_UMASK
+
 PARENT_VARIABLE = "SLIPSTREAM_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
 _NUM_TAIL_LINES = 12
@@ -113,6 +115,7 @@ async def start_child(spec: ChildSpec, on_line: LogLine) -> Child:
         # A group of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
         process_group=0,
         preexec_fn=end_with_parent,
+        umask=PRIVATE_UMASK,  # nats-server's store holds prompts and answers
     )
     return Child(spec, process, on_line)
 

@@ -15,6 +15,7 @@ class LogFile:
     def open(self, run: RunDirectory) -> LogLine:
         """Return what takes the lines."""
         self._run = run
+        run.log_file.touch(mode=0o600)
         file = run.log_file.open("a", encoding="utf-8", buffering=1)
 
         def write(name: str, line: str) -> None:

@@ -90,6 +90,7 @@ class NatsServer:
 
     def _write_settings(self, port: int) -> None:
         store_dir = self._directory / "store"
+        self._settings_file.touch(mode=0o600)
         self._settings_file.write_text(
             _SETTINGS.format(host=HOST, port=port, store_dir=store_dir), encoding="utf-8"
         )

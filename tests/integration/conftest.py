@@ -123,6 +123,7 @@ def up(environment: dict[str, str], tmp_path: Path) -> Iterator["subprocess.Pope
             stderr=log,
             text=True,
             env=environment,
+            umask=0,  # what is private must be so without its help
         )
     with process:
         yield process

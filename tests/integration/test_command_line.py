@@ -33,6 +33,14 @@ def _processes_of(run_dirs: list[Path]) -> list[int]:
     return found
 
 
+def _open_to_others(run_dirs: list[Path]) -> list[str]:
+    """Return what others may read, write or connect to: arena, sockets, logs, NATS' store."""
+    found = [each for run_dir in run_dirs for each in (run_dir, *run_dir.rglob("*"))]
+    assert len(found) > 10
+    assert any(each.is_socket() for each in found)
+    return [f"{each}: {each.stat().st_mode:o}" for each in found if each.stat().st_mode & 0o077]
+
+
 def test_a_stack_answers_and_leaves_nothing(
     up: "subprocess.Popen[str]", environment: dict[str, str]
 ) -> None:
@@ -40,6 +48,7 @@ def test_a_stack_answers_and_leaves_nothing(
     run_dirs = _run_dirs(up.pid)
     children = _processes_of(run_dirs)
     assert len(children) >= 5
+    assert [] == _open_to_others(run_dirs), "whatever the umask is"
 
     streamed = generate(url, environment, "hello", "--max-tokens", "20", "--seed", "1")
     whole = generate(

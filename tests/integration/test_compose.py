@@ -133,6 +133,16 @@ def test_services_run_without_rights(compose: Compose) -> None:
         assert not str(service["user"]).startswith(("0", "root")), name
 
 
+def test_no_service_can_take_the_machine_or_change_itself(compose: Compose) -> None:
+    for name, service in compose["services"].items():
+        assert service["read_only"], name
+        assert ["ALL"] == service["cap_drop"], name
+        assert ["no-new-privileges:true"] == service["security_opt"], name
+        assert 0 < service["pids_limit"] <= 512, name
+        assert 1 <= int(service["mem_limit"].removesuffix("g")) <= 4, name
+        assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc"}, name
+
+
 def test_the_arena_is_one_memory_backed_volume_at_one_path(compose: Compose) -> None:
     options = compose["volumes"]["arena"]["driver_opts"]
     size = dict(each.split("=") for each in options["o"].split(","))["size"]
