@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long test-clients chaos sanitize sanitize-threads audit lint format types bench clean
+.PHONY: help setup run test test-long test-clients chaos fuzz sanitize sanitize-threads audit lint format types bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,7 +28,7 @@ test: setup ## every test but the slow ones, on real NATS and the real model
 	@$(BIN)/slipstream model pull smollm2-135m
 	@set -e; for format in $(FORMATS); do \
 		$(BIN)/slipstream model pack smollm2-135m --format $$format; done
-	@$(BIN)/pytest tests/unit tests/wire tests/integration --numprocesses 2
+	@$(BIN)/pytest tests/unit tests/wire tests/fuzz tests/integration --numprocesses 2
 	@$(BIN)/pytest tests/end_to_end tests/chaos
 
 test-long: setup ## the slow tests too
@@ -51,6 +51,12 @@ test-clients: setup $(CLIENTS)/.installed ## LiteLLM, LangChain, aiperf, genai-b
 
 chaos: setup ## workers frozen and killed under load, at full length (minutes)
 	@$(BIN)/pytest tests/chaos -m 'slow or not slow' --timeout 900
+
+FUZZ_INPUTS := 1000000
+fuzz: setup ## damaged input for every decoder, and hostile messages for the books (minutes)
+	@PYTHONPATH=tests $(BIN)/python -P -m fuzz --inputs $(FUZZ_INPUTS) \
+		--output build/fuzz.json --found build/fuzz
+	@$(BIN)/pytest -m 'slow or not slow' --timeout 900 tests/fuzz
 
 # The kernels once more, built for a sanitizer, and their tests. Its reports go straight to the
 # terminal, so pytest may neither capture them nor handle signals; it watches `malloc`, so Python must

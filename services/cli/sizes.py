@@ -23,6 +23,7 @@ _UNITS = {
 }
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*|%)")
 _HUNDRED = 100.0
+_LARGEST = 2**60  # bytes
 
 
 def parse_size(text: str, directory: Path) -> int:
@@ -39,6 +40,8 @@ def parse_size(text: str, directory: Path) -> int:
         return _share(number, directory)
     if unit not in _UNITS:
         raise ConfigurationError(f"{text!r}: unknown unit {match['unit']!r}, use MiB or GiB")
+    if number * _UNITS[unit] > _LARGEST:
+        raise ConfigurationError(f"{text[:40]!r} is above the largest size, {_LARGEST >> 40} TiB")
     return int(number * _UNITS[unit])
 
 

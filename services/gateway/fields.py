@@ -7,6 +7,7 @@ import msgspec
 import structlog
 
 from slipstream.services.gateway.errors import invalid
+from slipstream.shared.messages.whole_numbers import TOO_LARGE, field_too_large
 
 log = structlog.get_logger()
 
@@ -83,13 +84,17 @@ class BodyReader:
                 if name not in kind.__struct_fields__:
                     self._look_at(name, raw)
             decoder = self._decoders.setdefault(kind, msgspec.json.Decoder(kind))
-            return decoder.decode(body)  # type: ignore[no-any-return] # as said above
+            read: BodyT = decoder.decode(body)
+            too_large = field_too_large(body, read)
         except msgspec.ValidationError as error:
             raise _named(str(error)) from error
         except (msgspec.DecodeError, UnicodeError) as error:
             raise invalid("", f"the body is no valid JSON: {error}") from error
         except RecursionError as error:
             raise invalid("", "the body is nested too deeply") from error
+        if too_large is not None:
+            raise invalid(too_large, TOO_LARGE)
+        return read
 
     def _look_at(self, name: str, raw: msgspec.Raw) -> None:
         """Refuse what would change the answer and isn't served; warn of what nobody knows."""

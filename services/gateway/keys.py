@@ -21,7 +21,7 @@ class ApiKeys:
 
     def __init__(self, tenants: Mapping[str, str]) -> None:
         # Digests: all of one length, which else the comparison's time would tell.
-        self._tenants = {_digest(key.encode()): tenant for key, tenant in tenants.items()}
+        self._tenants = {_digest(_bytes_of(key)): tenant for key, tenant in tenants.items()}
 
     def tenant_of(self, authorization: str | None) -> str | None:
         """
@@ -47,6 +47,11 @@ class ApiKeys:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+def _bytes_of(key: str) -> bytes:
+    """Return what a header holds of it; a variable may be no UTF-8, as a header may."""
+    return key.encode("utf-8", "surrogateescape")
 
 
 def read_keys(file: Path | None, listed: str) -> ApiKeys:

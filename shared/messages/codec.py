@@ -21,6 +21,7 @@ from slipstream.shared.messages.generate import (
 )
 from slipstream.shared.messages.jobs import Encoding
 from slipstream.shared.messages.packed import PackedInts
+from slipstream.shared.messages.whole_numbers import TOO_LARGE, field_too_large
 
 T = TypeVar("T")
 
@@ -141,8 +142,11 @@ class Decoder(Generic[T]):
             self._refuse("it has another shape")
         try:
             message = decoder.decode(payload)
+            field = field_too_large(payload, message) if decoder is self._json else None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._refuse(str(error), error)
+        if field is not None:
+            self._refuse(f"{field} {TOO_LARGE}")
         if type(message) is _FrameRow:
             return TokenFrame(*msgspec.structs.astuple(message))  # type: ignore[return-value] # TokenFrame is in the union
         return message  # type: ignore[no-any-return] # the decoder is Any
@@ -178,7 +182,7 @@ def decode_batch(payload: bytes) -> list[AddressedFrame]:
     """Return the frames of a batch. Raises ProtocolError for anything else."""
     try:
         frames: list[AddressedFrame] = _batch_decoder.decode(payload).frames  # type: ignore[attr-defined] # as made above
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"expected FrameBatch: {error}") from error
     return frames
 
@@ -204,7 +208,8 @@ def decode_request(payload: bytes) -> GenerateRequest:
         raise InvalidRequestError("", 'the message is empty; send for example {"prompt": "Hello"}')
     is_json = encoding_of(payload) == "json"
     try:
-        return (_request_json if is_json else _request_msgpack).decode(payload)
+        request = (_request_json if is_json else _request_msgpack).decode(payload)
+        return _checked(payload, request) if is_json else request
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     except RecursionError as error:
@@ -232,11 +237,20 @@ def _decode_lenient(payload: bytes, strict_error: Exception) -> GenerateRequest:
     """
     try:
         request = msgspec.convert(json.loads(payload), GenerateRequest, dec_hook=_decode_hook)
-        _json_encoder.encode(request)  # raises for half a surrogate pair, which no UTF-8 can hold
+        _json_encoder.encode(
+            _checked(payload, request)
+        )  # raises for half a surrogate pair, which no UTF-8 can hold
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     except (ValueError, RecursionError):
         raise InvalidRequestError("", f"malformed JSON: {strict_error}") from strict_error
+    return request
+
+
+def _checked(payload: bytes, request: GenerateRequest) -> GenerateRequest:
+    field = field_too_large(payload, request)
+    if field is not None:
+        raise InvalidRequestError(field, TOO_LARGE)
     return request
 
 

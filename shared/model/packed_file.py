@@ -80,6 +80,13 @@ class PackedArrays(Protocol):
         ...
 
 
+def _object_of(text: bytes) -> dict[str, Any]:  # Any: as above
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError("its header is no JSON object")
+    return found
+
+
 class PackedFile:
     """A mapped file; its arrays are read-only views that keep the mapping alive."""
 
@@ -87,7 +94,7 @@ class PackedFile:
         text = read_header_bytes(path)
         self._map = _map(path)
         try:
-            header = json.loads(text)
+            header = _object_of(text)
             self.metadata: dict[str, str] = header.pop("__metadata__", {})
             first = 8 + len(text)
             self._arrays = {
@@ -95,7 +102,7 @@ class PackedFile:
                 for name, entry in header.items()
                 if not name.startswith(_PADDING)
             }
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ModelError(f"{path} is no file of packed weights: {error}") from error
 
     @property
@@ -111,8 +118,13 @@ class PackedFile:
         return self._arrays.get(name)
 
     def _view(self, first: int, entry: Mapping[str, Any]) -> Array:  # Any: as above
-        begin, _ = entry["data_offsets"]
+        begin, end = entry["data_offsets"]
         shape = entry["shape"]
+        # Before anything is made of it: a forged shape can be a list of lists, or endless.
+        if not all(type(size) is int and 0 <= size <= len(self._map) for size in shape):
+            raise ValueError(f"no array has the shape {str(shape)[:64]}")
+        if not 0 <= begin <= end <= len(self._map) - first:
+            raise ValueError(f"bytes {begin} to {end} are not in the file")
         return np.frombuffer(
             self._map, _DTYPES[entry["dtype"]], math.prod(shape), first + begin
         ).reshape(shape)

@@ -13,6 +13,7 @@ import msgspec
 from slipstream.shared.errors import InvalidRequestError
 from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import Completion, GenerateRequest
+from slipstream.shared.messages.whole_numbers import TOO_LARGE, too_large_in
 from slipstream.shared.openai.batch_answers import Json, answer_body, error_body
 from slipstream.shared.openai.batch_requests import ENDPOINTS, Endpoint, request_of
 from slipstream.shared.openai.statuses import status_of
@@ -103,6 +104,8 @@ def _object_of(line: bytes) -> dict[str, Any]:  # Any: JSON of every shape
         raise InvalidRequestError("", f"is no JSON ({error})") from error
     if not isinstance(found, dict):
         raise InvalidRequestError("", "is no JSON object")
+    if too_large_in(line, found):
+        raise InvalidRequestError("", TOO_LARGE)
     return found
 
 

@@ -28,6 +28,7 @@ TRACES_PATH: Final = "/v1/traces"
 _MAX_NUM_TRACES = 1024
 _MAX_NUM_SPANS_PER_TRACE = 1024
 _SOCKET_TIMEOUT_S = 5.0
+_MAX_NUM_DIGITS = 20  # of a Content-Length
 
 _log = logging.getLogger(__name__)
 _log.addFilter(RateLimit())
@@ -201,6 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()):
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "no Content-Length")
-        if int(length) > MAX_BODY_BYTES:
+        # Python makes no number of thousands of digits.
+        if len(length) > _MAX_NUM_DIGITS or int(length) > MAX_BODY_BYTES:
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body too large")
         return self.rfile.read(int(length))

@@ -14,6 +14,7 @@ from slipstream.shared.errors import InvalidRequestError, ProtocolError
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import (
     ClientAnswer,
+    decode_batch,
     decode_request,
     decoder_of,
     encode,
@@ -22,7 +23,7 @@ from slipstream.shared.messages.codec import (
 from slipstream.shared.messages.common import Accepted, Failed
 from slipstream.shared.messages.draft import DraftJob
 from slipstream.shared.messages.generate import Cancel, GenerateRequest, TokenFrame
-from slipstream.shared.messages.kv import Match
+from slipstream.shared.messages.kv import Known, Match
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.messages.reports import PhaseEvent
 from slipstream.shared.messages.sampling import TokenLogprobs
@@ -343,3 +344,39 @@ def test_damaged_frame_is_never_more_than_a_protocol_error(noise: bytes, at: int
         return
 
     assert isinstance(message, TokenFrame | Accepted | Failed)
+
+
+LARGE = b"1" + b"0" * 30
+
+
+@pytest.mark.parametrize("beside", [b"", b'"temperature": NaN, '])
+def test_a_whole_number_that_no_message_can_pass_on_names_the_field(beside: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="more than 64 bits") as refused:
+        decode_request(b'{"prompt": "x", %s"seed": %s}' % (beside, LARGE))
+
+    assert "seed" == refused.value.field
+
+
+def test_a_whole_number_that_is_too_large_is_no_message_of_a_service() -> None:
+    with pytest.raises(ProtocolError, match="first_block_id holds a whole number"):
+        decoder_of(Known).decode(b'{"type": "known", "first_block_id": %s}' % LARGE)
+
+
+def test_many_digits_in_a_text_are_no_number() -> None:
+    request = decode_request(b'{"prompt": "%s", "seed": 18446744073709551615}' % LARGE)
+
+    assert 2**64 - 1 == request.seed
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x92\xabframe_batch\x91\x93\xafaddressed_frame\xa2\xff\xfe\xc0",
+        b"\x92\xabframe_batch\x91\x93\xafaddressed_frame\xa1x" + b"\x91" * 100_000 + b"\1",
+        b"\x92\xabframe_batch\xdd\xff\xff\xff\xff",
+    ],
+    ids=["no UTF-8", "nested deeply", "a huge count"],
+)
+def test_a_batch_of_frames_that_is_none_is_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError, match="expected FrameBatch"):
+        decode_batch(payload)

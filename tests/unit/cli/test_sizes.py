@@ -34,3 +34,9 @@ def test_a_share_is_of_the_file_system_that_will_hold_the_directory(tmp_path: Pa
 def test_what_is_no_size_is_refused_with_an_example(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"write|use MiB"):
         parse_size(text, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9999999TiB"])
+def test_a_size_that_no_machine_has_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="above the largest size"):
+        parse_size(text, tmp_path)

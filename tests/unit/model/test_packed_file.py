@@ -1,5 +1,6 @@
 """Packed weights are read where they lie, and a damaged file is refused."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -60,3 +61,34 @@ def test_a_file_that_is_cut_short_is_refused(path: Path, num_bytes: int) -> None
 
     with pytest.raises(ModelError):
         PackedFile(path)
+
+
+def with_header(path: Path, text: bytes) -> Path:
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64))
+    return path
+
+
+def entry(shape: str, begin: int = 0, end: int = 4) -> bytes:
+    text = f'{{"a": {{"dtype": "F32", "shape": {shape}, "data_offsets": [{begin}, {end}]}}}}'
+    return text.encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"1",
+        b"null",
+        b"[]",
+        b"[" * 50_000,
+        entry(f"[{2**70}]"),
+        entry("[-1]"),
+        entry("[9000000000, [0]]"),  # a list so many times is gigabytes
+        entry("[1]", begin=-8),
+        entry("[1]", end=2**70),
+        entry("[1.0]"),
+        entry("[true]"),
+    ],
+)
+def test_a_forged_header_is_refused(tmp_path: Path, header: bytes) -> None:
+    with pytest.raises(ModelError, match="no file of packed weights"):
+        PackedFile(with_header(tmp_path / "forged", header))

@@ -96,3 +96,10 @@ def test_a_row_is_read_as_it_was_written() -> None:
 
     assert row == read_row(msgspec.json.encode(row))
     assert [None, None, None] == [read_row(each) for each in (b"{", b"{}", line())]
+
+
+@pytest.mark.parametrize("name", ["method", "custom_id", "extra"])
+def test_a_whole_number_that_no_message_can_pass_on_is_refused(name: str) -> None:
+    large = b'{"%s": 1%s, "url": "/v1/completions", "body": {"prompt": "a"}}'
+    with pytest.raises(InvalidRequestError, match="more than 64 bits"):
+        parse_line(large % (name.encode(), b"0" * 30))

@@ -95,6 +95,7 @@ def test_bodies_that_cannot_be_are_refused(
     assert 404 == _post(receiver, b"", path="/v1/metrics")
     assert 411 == _post(receiver, b"", content_length="many")
     assert 413 == _post(receiver, b"x" * 1001)
+    assert 413 == _post(receiver, b"", content_length="9" * 5000)
     assert 413 == _post(receiver, gzip.compress(b"x" * 5000), content_encoding="gzip")
     assert 415 == _post(receiver, b"{}", content_type="application/json")
     assert 415 == _post(receiver, b"", content_encoding="br")

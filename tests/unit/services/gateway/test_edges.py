@@ -7,8 +7,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from slipstream.services.gateway import keys as keys_module
+from slipstream.services.gateway.bodies import CompletionBody
 from slipstream.services.gateway.errors import ApiError, api_error_of, invalid
 from slipstream.services.gateway.exchange import Exchange
+from slipstream.services.gateway.fields import BodyReader
 from slipstream.services.gateway.keys import read_keys
 from slipstream.services.gateway.openapi import openapi_document
 from slipstream.shared.client.request_stream import RequestFailedError
@@ -172,3 +174,20 @@ def test_keys_are_compared_by_digests_of_one_length(monkeypatch: pytest.MonkeyPa
 
     assert ["a", "b"] == [keys.tenant_of(f"Bearer {k}") for k in ("short", "a-much-longer-key")]
     assert [(32, 32)] * 6 == seen
+
+
+def test_a_key_that_is_no_text_is_compared_as_the_bytes_it_is() -> None:
+    """So variables of the environment come into Python, and headers into the gateway."""
+    keys = read_keys(None, "k\udcff tenant")
+
+    assert "tenant" == keys.tenant_of(b"Bearer k\xff".decode("latin-1"))
+
+
+@pytest.mark.parametrize("field", ["seed", "guided_json"])
+def test_a_whole_number_that_no_message_can_pass_on_names_the_field(field: str) -> None:
+    value = "1" + "0" * 30 if field == "seed" else '{"maximum": 1' + "0" * 30 + "}"
+    body = f'{{"prompt": "x", "{field}": {value}}}'.encode()
+    with pytest.raises(ApiError, match="more than 64 bits") as refused:
+        BodyReader().read(body, CompletionBody)
+
+    assert field == refused.value.param
