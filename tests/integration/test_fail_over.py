@@ -132,6 +132,7 @@ async def test_sixteen_requests_outlive_the_active_scheduler(
     await until(lambda: not stack.active.service.reign.standby.shadow)
 
 
+@pytest.mark.slow
 async def test_new_scheduler_cancels_and_resumes_what_the_old_one_placed(
     start: Start, client: Client
 ) -> None:
@@ -156,6 +157,7 @@ async def test_new_scheduler_cancels_and_resumes_what_the_old_one_placed(
     await until_empty(stack)
 
 
+@pytest.mark.slow
 async def test_worker_that_dies_after_the_scheduler_costs_another_attempt(
     start: Start, client: Client, tokenizer: Tokenizer
 ) -> None:
@@ -176,6 +178,7 @@ async def test_worker_that_dies_after_the_scheduler_costs_another_attempt(
     assert answer.attempt > 1
 
 
+@pytest.mark.slow
 async def test_stopped_scheduler_hands_over_at_once(
     start: Start, client: Client, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +232,7 @@ async def test_frozen_scheduler_steps_down_when_it_wakes(
     assert not inbox.endings
 
 
+@pytest.mark.slow
 async def test_restart_of_the_server_changes_no_leader(
     start: Start, client: Client, own_nats_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
