@@ -13,6 +13,7 @@ from slipstream.services.kv_manager.eviction import make_order
 from slipstream.services.kv_manager.host_links import HostLinks
 from slipstream.services.kv_manager.index_events import IndexEvents
 from slipstream.services.kv_manager.leases import LeaseBook
+from slipstream.services.kv_manager.message_checks import check_message
 from slipstream.services.kv_manager.pool import BlockPool
 from slipstream.services.kv_manager.prefix_cache import PrefixCache
 from slipstream.services.kv_manager.prefix_index import PrefixIndex
@@ -143,7 +144,8 @@ class Host:
         await self._links.start()
 
     async def answer(self, message: KvRequest) -> Message:
-        """Serve one message; most at once, some take their time."""
+        """Serve one message; most at once, some take their time. Raises InvalidRequestError."""
+        check_message(message)
         if isinstance(message, Match) and message.wait_ms > 0:
             await self._wait_for_more(message)
         if self.tier is not None:
