@@ -57,7 +57,8 @@ fuzz: setup ## damaged input for every decoder, and hostile messages for the boo
 	@PYTHONPATH=tests $(BIN)/python -P -m fuzz --inputs $(FUZZ_INPUTS) \
 		--output build/fuzz.json --found build/fuzz
 	@SLIPSTREAM_FUZZ_EXAMPLES=1000 $(BIN)/pytest -m 'slow or not slow' --timeout 900 tests/fuzz \
-		tests/unit/services/kv_manager/test_hostile_messages.py tests/integration/test_hostile_bytes.py
+		tests/unit/services/kv_manager/test_hostile_messages.py \
+		tests/unit/services/scheduler/test_request_interleavings.py tests/integration/test_hostile_bytes.py
 
 # The kernels once more, built for a sanitizer, and their tests. Its reports go straight to the
 # terminal, so pytest may neither capture them nor handle signals; it watches `malloc`, so Python must

@@ -294,7 +294,8 @@ class Desk:
 
     async def _dispatch(self, record: RequestRecord, attempt: int) -> None:
         choice = record.placement
-        assert choice is not None, "placed by the caller"
+        if choice is None or record.attempt != attempt:
+            return  # it was over before it was sent
         first = choice.prefill_worker_id or choice.decode_worker_id
         refusal: Refusal | None = None
         try:

@@ -355,3 +355,15 @@ async def test_an_answer_by_an_older_attempt_ends_the_newer_one(office: Office) 
 
     assert 2 == decode.cancels[-1].attempt
     office.assert_empty()
+
+
+async def test_an_attempt_that_is_over_before_it_was_sent_is_not_sent(office: Office) -> None:
+    decode = await office.worker("d")
+    record = make_record(route="local")
+    office.desk.open(record)
+    assert record is office.desk._place_next()
+    await office.desk.ended(ended(was_answered=True), decode.worker_id)
+    await office.desk._dispatch(record, 1)
+
+    assert [] == decode.jobs
+    office.assert_empty()
