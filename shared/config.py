@@ -212,6 +212,7 @@ class WorkerConfig(ServiceConfig):
     # And so long may a step of prompts last: what a newcomer waits for its first chunk.
     prompt_step_ms: float = 50.0
     nan_token_id: int | None = None  # in tests only: logits behind this token are no numbers
+    abort_token_id: int | None = None  # in tests only: the process dies in a step with this token
     # For `slipstream bench ablation`: op by op through memory, and a whole context a lease.
     is_fused: bool = True
     is_paging: bool = True
@@ -225,6 +226,8 @@ class WorkerConfig(ServiceConfig):
         super().__post_init__()
         if self.nan_token_id is not None and not self.is_test_mode:
             raise ConfigurationError("--nan-token-id spoils answers: it needs --test-mode")
+        if self.abort_token_id is not None and not self.is_test_mode:
+            raise ConfigurationError("--abort-token-id ends workers: it needs --test-mode")
         if not self.is_fused:
             self._check_measured("fused", engines=("auto", "native"))
         if not self.is_paging:

@@ -108,6 +108,7 @@ SETTINGS = {
         "Long prompts take several steps; without needs --test-mode.", name="chunked_prefill"
     ),
     "nan_token_id": Setting("Spoil the logits behind this token; needs --test-mode."),
+    "abort_token_id": Setting("Die in a step with this token; needs --test-mode."),
     "prompt_step_ms": Setting("Longest step of prompts alone: what a newcomer waits."),
     "step_stretch": Setting("Longest step with prompts, in steps of its streams alone."),
     "speculation": Setting("ngram, or off."),

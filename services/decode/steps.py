@@ -20,6 +20,7 @@ from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
 from slipstream.shared.worker.pace import Pace
 from slipstream.shared.worker.report_book import Attempt
+from slipstream.shared.worker.turns import Turns
 
 log = structlog.get_logger()
 
@@ -94,6 +95,7 @@ class DecodeSteps:
         self._named_attempt: Attempt | None = None  # the KV manager wants it to give way
         self._num_releasing = 0  # preempted, and their blocks are not known to be free yet
         self._work = asyncio.Event()
+        self._turns = Turns()
 
     def add(self, sequence: DecodeSequence) -> None:
         """Take a sequence into the next step."""
@@ -163,7 +165,8 @@ class DecodeSteps:
             if (gives_way := self._named() or self._victim()) is not None:
                 self._preempt(gives_way)
                 continue
-            parts = plan(ready, proposals, self._pace.budget, self._host.model.layout.block_size)
+            turn = self._turns.next(ready, lambda each: each.job.is_alone)
+            parts = plan(turn, proposals, self._pace.budget, self._host.model.layout.block_size)
             if parts:
                 await self._step(parts)
                 self._learn(parts, time.perf_counter() - began)
@@ -209,9 +212,10 @@ class DecodeSteps:
         if not sound:
             return
         started = time.perf_counter()
-        logits = self._host.engine.forward([part.rows for part in sound])
-        with self._host.engine.sampling():
-            sample(sound, logits)
+        with self._host.note.during(part.sequence.attempt for part in sound):
+            logits = self._host.engine.forward([part.rows for part in sound])
+            with self._host.engine.sampling():
+                sample(sound, logits)
         (streams, prompts), seconds = shape_of(sound), time.perf_counter() - started
         self._pace.saw(streams, prompts, seconds)
         self._host.speeds.prompts.saw(prompts.num_rows, seconds)

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -45,8 +46,10 @@ from slipstream.shared.messages.kv import (
     Match,
     Pull,
 )
+from slipstream.shared.messages.reports import WorkerDeath
 from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.reporter import new_epoch
+from slipstream.shared.worker.step_note import note_path, remove_notes, take_note
 
 log = structlog.get_logger()
 
@@ -92,6 +95,8 @@ class Host:
         self._num_known_returns = connection.num_returns
         self._rarely = Rarely()
         self._links: HostLinks | None = None
+        # Hears of each worker whose process has ended.
+        self.on_died: Callable[[WorkerDeath], None] = lambda _death: None
 
     @classmethod
     async def open(cls, config: KvConfig, connection: Connection | None = None) -> Self:
@@ -218,7 +223,14 @@ class Host:
 
     def _worker_gone(self, worker_id: WorkerId, epoch: int) -> None:
         num_blocks = self.book.worker_gone(worker_id, epoch)
-        log.info("worker_gone", gone_worker_id=worker_id, num_blocks=num_blocks)
+        in_step = take_note(note_path(self._config.arena_dir, worker_id))
+        log.info(
+            "worker_gone",
+            gone_worker_id=worker_id,
+            num_blocks=num_blocks,
+            num_in_step=len(in_step),
+        )
+        self.on_died(WorkerDeath(worker_id=worker_id, epoch=epoch, in_step=in_step))
 
 
 def _is_telling(config: KvConfig) -> bool:
@@ -231,6 +243,7 @@ def _make_arena(config: KvConfig, layout: KvLayout) -> Arena:
     for old in old_arenas(config.arena_dir):
         log.info("old_arena_removed", path=old.name)
         old.unlink(missing_ok=True)
+    remove_notes(config.arena_dir)
     num_blocks = _num_blocks(config, layout)
     arena = Arena.create(config.arena_dir, new_host_id(), new_epoch(), num_blocks + 1, layout)
     log.info(

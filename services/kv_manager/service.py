@@ -52,6 +52,7 @@ class KvService:
         for verb in MANAGER_VERBS:
             subject = KV.subject(host_id=host.host_id, verb=verb)
             await serve(self._bus, subject, KV, self._answer, name=verb)
+        pool = host.book.pool
         record = WorkerRecord(
             worker_id=self.worker_id,
             role=self.role,
@@ -60,15 +61,14 @@ class KvService:
             version=VERSION,
             layout=host.layout.fingerprint,
             host_id=host.host_id,
-            num_blocks=host.book.pool.num_blocks,
+            num_blocks=pool.num_blocks,
         )
-        pool = host.book.pool
         self._reporter = Reporter(self._bus, record, ReportBook(), lambda: pool.num_available)
+        host.on_died = self._reporter.died
         await self._reporter.start()
-        loops = [host.sweep_loop(), Reclaimer(self._bus, host.book.pressure).run()]
-        loops.append(host.events.loop(self._bus))
-        if host.tier is not None:
-            loops.append(host.tier.spill_loop())
+        reclaimer = Reclaimer(self._bus, host.book.pressure)
+        loops = [host.sweep_loop(), reclaimer.run(), host.events.loop(self._bus)]
+        loops += [host.tier.spill_loop()] if host.tier is not None else []
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def wait(self) -> None:

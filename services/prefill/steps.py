@@ -16,6 +16,7 @@ from slipstream.shared.worker.host import WorkerHost
 from slipstream.shared.worker.leasing import JobEndedError
 from slipstream.shared.worker.step_cost import NO_STREAMS, StepCost, prompts_in
 from slipstream.shared.worker.step_metrics import StepMetrics
+from slipstream.shared.worker.turns import Turns
 from slipstream.shared.worker.urgency import PromptTurns
 
 log = structlog.get_logger()
@@ -37,6 +38,7 @@ class PrefillSteps:
         self._turns = PromptTurns(token_budget, max_step_s, self._cost)
         self._margin_s = min(LEASE_MARGIN_S, host.lease_s / 4)
         self._sequences: list[PrefillSequence] = []
+        self._step_turns = Turns()
         self._work = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -58,7 +60,8 @@ class PrefillSteps:
             self._clock.enter("other" if self._work.is_set() else "idle")
             await self._host.engine.wait(self._work)
             self._clock.enter("other")
-            chunks = plan(*self._turns.next(self._able(), _priority_of, time.monotonic()))
+            able = self._step_turns.next(self._able(), lambda each: each.job.is_alone)
+            chunks = plan(*self._turns.next(able, _priority_of, time.monotonic()))
             if chunks:
                 await self._step(chunks)
             self._retire()
@@ -100,12 +103,14 @@ class PrefillSteps:
         if not sound:
             return
         started = time.perf_counter()
-        logits = self._host.engine.forward([chunk.rows for chunk in sound])
-        rows, seconds = prompts_in([chunk.rows for chunk in sound]), time.perf_counter() - started
+        with self._host.note.during(chunk.sequence.attempt for chunk in sound):
+            logits = self._host.engine.forward([chunk.rows for chunk in sound])
+            seconds = time.perf_counter() - started
+            with self._host.engine.sampling():
+                _sample(sound, logits)
+        rows = prompts_in([chunk.rows for chunk in sound])
         self._cost.learn(NO_STREAMS, rows, seconds)
         self._host.speeds.prompts.saw(rows.num_rows, seconds)
-        with self._host.engine.sampling():
-            _sample(sound, logits)
         for chunk in sound:
             chunk.sequence.num_computed_tokens += chunk.rows.num_rows
             chunk.sequence.num_chunks += 1

@@ -31,17 +31,7 @@ class Refusal(NamedTuple):
 
 
 LATE = Refusal("deadline_exceeded", "the deadline passed before the answer's end")
-
-
-def too_large(num_tokens: int, num_blocks: int | None, block_size: int) -> Refusal | None:
-    """Return why no pool, the largest being so large, can hold a request; None if one can."""
-    if num_blocks is None or -(-num_tokens // block_size) <= num_blocks:
-        return None
-    return Refusal(
-        "kv_too_large",
-        f"prompt and max_tokens are {num_tokens} tokens; the KV cache holds "
-        f"{num_blocks * block_size}: lower max_tokens, or start with more --kv-memory",
-    )
+CRASHED = Refusal("worker_crashed", "workers died of it three times, the last time in its own step")
 
 
 def failed_from(error: SlipstreamError, trace_id: str | None = None) -> Failed:

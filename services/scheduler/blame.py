@@ -4,18 +4,6 @@ from slipstream.shared.errors import NoRespondersError
 from slipstream.shared.ids import WorkerId
 from slipstream.shared.scheduling.placed import Placement
 
-# Endings that another attempt can't change.
-FINAL_CODES = frozenset(
-    {
-        "constraint_failed",
-        "deadline_exceeded",
-        "kv_incompatible",
-        "kv_mismatch",
-        "kv_too_large",
-        "non_finite_logits",
-    }
-)
-
 # The worker can't say any more what it did.
 SILENT_CODES = frozenset({"worker_lost", "lost"})
 
@@ -32,6 +20,12 @@ NOBODYS_FAULT = frozenset(
 
 # The decode worker says so, but it is the other host that can't be reached or read.
 _PREFILL_HOSTS_FAULT = frozenset({"kv_transfer_failed", "kv_no_common_plane"})
+
+
+# Deaths of a worker during a step that are charged to a sequence of that step: after so many it has
+# its steps for itself, and after one more it was the reason.
+NUM_CHARGES_ALONE = 2
+NUM_CHARGES_CRASHED = 3
 
 
 def who_failed(code: str, placement: Placement | None, told_by: WorkerId) -> WorkerId | None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import structlog
 
-from slipstream.services.scheduler.answers import LATE, Answers, Refusal, too_large
+from slipstream.services.scheduler.answers import CRASHED, LATE, Answers, Refusal
 from slipstream.services.scheduler.attempt_spans import start_attempt, tell_schedule
-from slipstream.services.scheduler.blame import FINAL_CODES, NOBODYS_FAULT, who_failed
+from slipstream.services.scheduler.blame import NOBODYS_FAULT, who_failed
 from slipstream.services.scheduler.deadlines import Deadlines
 from slipstream.services.scheduler.dispatch import Dispatcher
+from slipstream.services.scheduler.fitting import too_large, unlike
 from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
 from slipstream.services.scheduler.records import RequestRecord
@@ -24,6 +25,7 @@ from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import Phase, Rejected
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.reports import EndedSequence
+from slipstream.shared.scheduling.failures import FINAL_CODES, LOSS_CODES
 from slipstream.shared.scheduling.placed import Placement
 from slipstream.shared.telemetry import names
 from slipstream.shared.telemetry.spans import Span
@@ -74,7 +76,7 @@ class Desk:
         self.records[record.request_id] = record
         if record.deadline.at is not None:
             self.deadlines.look_at(record.request_id, record.deadline.at)
-        if (refusal := self._too_large(record)) is not None:
+        if (refusal := too_large(record, self._fleet.max_num_blocks, self._block_size)) is not None:
             self.run(self.fail(record, refusal), record.log_fields)
             return
         self.load.add(record)
@@ -186,15 +188,16 @@ class Desk:
             if worker_id is not None:
                 self._fleet.told_full(worker_id)
         else:
-            record.num_failures += 1
+            record.num_failures += refusal.code not in LOSS_CODES
             if worker_id is not None:
                 record.avoid.add(worker_id)
-        has_shown_tokens = record.may_have_shown_tokens(refusal.code)
         if record.is_cancelled:
             refusal = Refusal("cancelled", "the request was cancelled")
+        elif record.has_crashed_workers:
+            refusal = CRASHED
         elif (
             refusal.code not in FINAL_CODES
-            and not has_shown_tokens
+            and not record.may_have_shown_tokens(refusal.code)
             and record.num_failures < self._config.max_num_attempts
             and not record.deadline.is_over
         ):
@@ -203,6 +206,16 @@ class Desk:
         elif record.deadline.is_over and refusal.code in NOBODYS_FAULT:
             refusal = LATE  # with more time there would have been another turn
         await self.give_up(record, refusal)
+
+    def charge(self, request_id: RequestId, attempt: int) -> None:
+        """Take note that a worker died in a step of an attempt, which may have been the reason."""
+        record = self.records.get(request_id)
+        if record is None or attempt > record.attempt:
+            return
+        record.charged_attempts.add(attempt)
+        log.warning("death_charged", **record.log_fields, num_charges=len(record.charged_attempts))
+        if record.has_crashed_workers and attempt < record.attempt:  # known late whose step it was
+            self.run(self.give_up(record, CRASHED), record.log_fields)
 
     async def fail(self, record: RequestRecord, refusal: Refusal) -> None:
         """Answer a request that no worker will answer, and close it."""
@@ -257,17 +270,15 @@ class Desk:
         """Begin an attempt at the next request that has somewhere to go."""
         while (placed := self.load.next()) is not None:
             record = placed.record
-            if (refusal := self._too_large(record)) is None:
+            kv_class = self._fleet.view(placed.placement.decode_worker_id).kv_class
+            refusal = too_large(record, self._fleet.max_num_blocks, self._block_size)
+            refusal = refusal or unlike(record, kv_class)
+            if refusal is None:
                 self._begin_attempt(record, placed.placement)
                 return record
-            # No pool was known before.
             self._fleet.unassign(record.request_id)
             self.run(self.fail(record, refusal), record.log_fields)
         return None
-
-    def _too_large(self, record: RequestRecord) -> Refusal | None:
-        num_tokens = len(record.request.prompt_token_ids) + record.request.sampling.max_tokens
-        return too_large(num_tokens, self._fleet.max_num_blocks, self._block_size)
 
     def _begin_attempt(self, record: RequestRecord, choice: Placement) -> None:
         record.attempt += 1
@@ -287,6 +298,7 @@ class Desk:
 
     def _hold(self, record: RequestRecord, choice: Placement) -> None:
         record.placement = choice
+        record.kv_class = self._fleet.view(choice.decode_worker_id).kv_class
         for worker_id in choice.worker_ids:
             self._placed[worker_id].add(record)
         record.is_leaving = False

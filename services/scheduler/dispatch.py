@@ -142,6 +142,7 @@ class Dispatcher:
             "allow_other_numerics": request.allow_other_numerics,
             "latency_class": request.latency_class,
             "client_inbox": record.client_inbox,
+            "is_alone": record.is_alone,
         }
         if placement.prefill_worker_id is None:
             return DecodeJob(**fields)

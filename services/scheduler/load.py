@@ -103,7 +103,7 @@ class Load:
         )
         self._records[record.request_id] = record
         self._planner.add(waiting, time.monotonic(), is_first=is_first)
-        if waiting.max_queue_s < math.inf:
+        if waiting.max_queue_s < math.inf and not is_first:
             self._ages.look_at(record.request_id, record.arrived_at + waiting.max_queue_s)
 
     def next(self) -> Next | None:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from slipstream.services.scheduler.admission import AdmittedRequest
-from slipstream.services.scheduler.blame import SILENT_CODES
+from slipstream.services.scheduler.blame import NUM_CHARGES_ALONE, NUM_CHARGES_CRASHED, SILENT_CODES
 from slipstream.shared.ids import RequestId, WorkerId
 from slipstream.shared.messages.common import Phase
 from slipstream.shared.messages.jobs import ReplyTarget
@@ -27,9 +27,11 @@ class RequestRecord:
     client_inbox: str = ""  # where its client takes answers; none where nobody waits for them
     arrived_at: float = field(default_factory=time.monotonic)
     attempt: int = 0
-    num_failures: int = 0
+    num_failures: int = 0  # of attempts, where nothing was merely lost
+    charged_attempts: set[int] = field(default_factory=set)  # its worker died in a step of these
     phase: Phase = "waiting"
     placement: Placement | None = None
+    kv_class: str = ""  # of the decode worker placed last: what tells the same tokens again
     attempt_span: Span | None = None
     is_cancelled: bool = False
     is_leaving: bool = False  # the attempt is being taken back: what fails of it counts no more
@@ -62,6 +64,16 @@ class RequestRecord:
         is_unknown = is_unlike and code in SILENT_CODES and self.phase == "decoding"
         is_unlike = is_unlike or not self.is_replayed_alike
         return self.request.is_streamed and is_unlike and (bool(self.token_ids) or is_unknown)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its next attempt shares no step with others."""
+        return len(self.charged_attempts) >= NUM_CHARGES_ALONE
+
+    @property
+    def has_crashed_workers(self) -> bool:
+        """Whether it is to end as what its workers died of."""
+        return len(self.charged_attempts) >= NUM_CHARGES_CRASHED
 
     @property
     def log_fields(self) -> dict[str, str | int]:

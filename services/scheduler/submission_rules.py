@@ -23,6 +23,7 @@ _FINAL_CODES = frozenset(
         "message_too_large",
         "model_not_found",
         "non_finite_logits",
+        "worker_crashed",
     }
 )
 # A longer queue, or a scheduler that goes: nobody has tried.

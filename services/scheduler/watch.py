@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 import structlog
@@ -20,6 +21,7 @@ from slipstream.shared.messages.common import Role
 from slipstream.shared.messages.reports import (
     HeldSequence,
     ReportRequest,
+    WorkerDeath,
     WorkerRecord,
     WorkerReport,
 )
@@ -35,6 +37,7 @@ _SERVER_S = 1.0  # what the server's own answer may take
 _GRACE_S = 5.0  # absence means nothing for so long after a reconnect
 _MAX_UNMENTIONED = 3
 _MIN_UNMENTIONED_S = 1.0
+_NUM_DEAD = 1024
 _OVERDUE_S = 2.0  # how long after the deadline the worker that holds a request may answer itself
 
 
@@ -50,6 +53,7 @@ class Watch:
         self._succession = succession
         # Hears of workers that hold what nobody here has heard of.
         self.on_unknown: Callable[[WorkerId], None] = lambda _worker_id: None
+        self._dead: OrderedDict[WorkerId, int] = OrderedDict()  # their epochs, as managers tell
 
     @property
     def knows_decode_worker(self) -> bool:
@@ -58,8 +62,15 @@ class Watch:
 
     async def report(self, report: WorkerReport) -> None:
         """Take a worker's report as the truth about what it holds."""
+        if self._dead.get(report.worker_id) == report.epoch:
+            # Said before it died: what it ended is ended, what it held is placed anew.
+            for ended in report.ended:
+                await self._desk.ended(ended, report.worker_id)
+            return
         if not self._fleet.saw(report, time.monotonic()):
             return
+        for death in report.deaths:
+            self._died(death)
         self._desk.load.saw(report)
         held = {(each.request_id, each.attempt) for each in report.held}
         for each in report.held:
@@ -206,8 +217,21 @@ class Watch:
         return report
 
     def _bury(self, worker_id: WorkerId) -> None:
-        if worker_id not in self._fleet.silent(time.monotonic()):
-            return  # it reported while we waited for its answer
+        if worker_id in self._fleet.silent(time.monotonic()):  # else it has reported meanwhile
+            self._lose(worker_id)
+
+    def _died(self, death: WorkerDeath) -> None:
+        """Take a manager's word, which is proof, that a worker's process has ended."""
+        if self._dead.get(death.worker_id) == death.epoch:
+            return  # told before
+        self._dead[death.worker_id] = death.epoch
+        while len(self._dead) > _NUM_DEAD:
+            self._dead.popitem(last=False)
+        for request_id, attempt in death.in_step:
+            self._desk.charge(request_id, attempt)
+        self._lose(death.worker_id)
+
+    def _lose(self, worker_id: WorkerId) -> None:
         host_id = self._fleet.host_id(worker_id)
         if host_id is not None and self._fleet.role(worker_id) == "kv":
             self._desk.load.prefixes.forget(host_id)

@@ -48,6 +48,7 @@ class SequenceJob(AttemptMessage, frozen=True, kw_only=True):
     # What another scheduler needs to know when it takes over.
     latency_class: LatencyClassName | None = None
     client_inbox: str = ""  # empty, or not the reply's subject: a scheduler takes the answer
+    is_alone: bool = False  # in steps of its own: workers have died in steps that it was in
 
 
 class PrefillJob(SequenceJob, frozen=True, kw_only=True, tag="prefill_job"):

@@ -59,6 +59,18 @@ class EndedSequence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     total_ms: float = 0.0
 
 
+class WorkerDeath(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """
+    A worker's process has ended: its host's manager saw it, and tells it in a few reports.
+
+    `in_step` are the (request, attempt) whose step ran when it did; of a worker that stopped, none.
+    """
+
+    worker_id: WorkerId
+    epoch: int
+    in_step: list[tuple[RequestId, int]] = []
+
+
 class WorkerReport(Message, frozen=True, tag="worker_report"):
     """Every 300 ms and at each phase change; full lists on request and after a reconnect."""
 
@@ -81,6 +93,7 @@ class WorkerReport(Message, frozen=True, tag="worker_report"):
     prompt_tokens_per_s: float = 0.0  # of prompts, in the time that was theirs
     pulled_tokens_per_s: float = 0.0  # of KV from other hosts
     jobs: list[PrefillJob | DecodeJob] = []  # of what is held, for a scheduler that takes over
+    deaths: list[WorkerDeath] = []  # of workers on the host, as its KV manager saw them
 
 
 class ReportRequest(Message, frozen=True, tag="report_request"):

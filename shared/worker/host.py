@@ -23,6 +23,7 @@ from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.prompt_gate import PromptGate
 from slipstream.shared.worker.runner_source import open_runner
 from slipstream.shared.worker.sampler_source import SamplerSource
+from slipstream.shared.worker.step_note import StepNote
 from slipstream.shared.worker.throughput import Speeds
 
 log = structlog.get_logger()
@@ -42,6 +43,7 @@ class WorkerHost:
         engine: EngineThread,
         keeper: LeaseKeeper,
         samplers: SamplerSource,
+        note: StepNote,
         config: WorkerConfig,
     ) -> None:
         self.link = link
@@ -50,6 +52,7 @@ class WorkerHost:
         self.engine = engine
         self.keeper = keeper
         self.samplers = samplers
+        self.note = note
         self.speeds = Speeds()
         # Prompts lease when a step has rows for them, and then blocks for this step and the next.
         self.gate = PromptGate(config.max_num_prompt_tokens)
@@ -79,11 +82,12 @@ class WorkerHost:
         link = await HostLink.connect(config.arena_dir, hello, CONNECT_S)
         welcome = link.welcome
         arena = Arena.open(config.arena_dir / welcome.path, model.layout)
+        note = StepNote(config.arena_dir, worker_id)
         runner = await asyncio.to_thread(open_runner, model, config, arena)
         keeper = LeaseKeeper(bus, arena.host_id, worker, welcome.lease_ms, link)
         vocabulary = partial(open_vocabulary, model.directory, config.cache_dir)
         samplers = SamplerSource(model.config, vocabulary)
-        host = cls(link, arena, model, EngineThread(runner), keeper, samplers, config)
+        host = cls(link, arena, model, EngineThread(runner), keeper, samplers, note, config)
         log.info("model_loaded", model=model.name, numerics=host.numerics)
         return host
 
@@ -91,6 +95,7 @@ class WorkerHost:
         """Stop computing, then hang up: the manager takes the end of the connection as proof."""
         await asyncio.to_thread(self.engine.close)
         await self.link.close()
+        self.note.close()
         self.arena.close()
 
     def num_blocks_of(self, num_tokens: int) -> int:

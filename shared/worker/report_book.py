@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.common import FinishReason, Phase, Usage
 from slipstream.shared.messages.packed import PackedInts
-from slipstream.shared.messages.reports import EndedSequence, HeldSequence
+from slipstream.shared.messages.reports import EndedSequence, HeldSequence, WorkerDeath
 
 Attempt = tuple[RequestId, int]
 
@@ -26,6 +26,7 @@ class ReportBook:
     def __init__(self) -> None:
         self._held: dict[Attempt, _Held] = {}
         self._ended: dict[Attempt, tuple[EndedSequence, int]] = {}
+        self._deaths: list[tuple[WorkerDeath, int]] = []
 
     @property
     def num_held(self) -> int:
@@ -77,6 +78,16 @@ class ReportBook:
             total_ms=total_ms,
         )
         self._ended.setdefault(attempt, (ended, NUM_REPEATS))
+
+    def died(self, death: WorkerDeath) -> None:
+        """Note that a worker of the host has ended."""
+        self._deaths.append((death, NUM_REPEATS))
+
+    def take_deaths(self) -> list[WorkerDeath]:
+        """Return the deaths that the next report tells, and count them as told."""
+        deaths = [told for told, _ in self._deaths]
+        self._deaths = [(told, left - 1) for told, left in self._deaths if left > 1]
+        return deaths
 
     def take(self, *, is_full: bool) -> tuple[list[HeldSequence], list[EndedSequence]]:
         """Return what the next report says, and count it as told."""

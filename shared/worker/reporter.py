@@ -16,7 +16,7 @@ from slipstream.shared.kv.kv_class import KvClass
 from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
-from slipstream.shared.messages.reports import WorkerRecord, WorkerReport
+from slipstream.shared.messages.reports import WorkerDeath, WorkerRecord, WorkerReport
 from slipstream.shared.worker.epoch_gate import EpochGate
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.throughput import Speeds
@@ -81,6 +81,11 @@ class Reporter:
         """Have the next report sent at once."""
         self._changed.set()
 
+    def died(self, death: WorkerDeath) -> None:
+        """Tell of a worker's end: nobody need wait for its silence to count."""
+        self.book.died(death)
+        self.changed()
+
     def report(self, *, is_full: bool) -> WorkerReport:
         """Return the next report."""
         self._number += 1
@@ -104,6 +109,7 @@ class Reporter:
             kv_class=str(KvClass(record.model_fingerprint, record.layout, record.numerics)),
             prompt_tokens_per_s=self._speeds.prompts.tokens_per_s,
             pulled_tokens_per_s=self._speeds.pulls.tokens_per_s,
+            deaths=self.book.take_deaths(),
         )
 
     def report_with_jobs(self, jobs: Sequence[PrefillJob | DecodeJob]) -> WorkerReport:

@@ -7,6 +7,7 @@ from slipstream.shared.config import WorkerConfig
 from slipstream.shared.cores import num_cores
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.arena import Arena
+from slipstream.shared.model.aborting_runner import AbortingRunner
 from slipstream.shared.model.config import load_config
 from slipstream.shared.model.faulty_runner import FaultyRunner
 from slipstream.shared.model.formats import native_gap
@@ -25,9 +26,11 @@ CORE_LEDGER = "cores"  # beside the arena: its workers compute on the same cores
 def open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     """Load the weights and bind the engine to the arena. Blocks."""
     runner = _open_runner(model, config, arena)
-    if config.nan_token_id is None:
-        return runner
-    return FaultyRunner(runner, config.nan_token_id)
+    if config.nan_token_id is not None:
+        runner = FaultyRunner(runner, config.nan_token_id)
+    if config.abort_token_id is not None:
+        runner = AbortingRunner(runner, config.abort_token_id)
+    return runner
 
 
 def _open_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:

@@ -94,6 +94,17 @@ class Crowd:
     ) -> Asked:
         """Ask for random tokens; return when the answer has ended, or the time is up."""
         asked = Asked(self._prompt(num_prompt_tokens))
+        return await self.ask_for(asked, num_output_tokens, cancel_after_s=cancel_after_s)
+
+    async def ask_for(
+        self,
+        asked: Asked,
+        num_output_tokens: int,
+        *,
+        cancel_after_s: float | None = None,
+        **fields: Any,  # Any: fields of a request
+    ) -> Asked:
+        """Ask with a prompt, as above."""
         self.num_asked += 1
         name = str(self.num_asked)
         self._running[name] = asked
@@ -108,6 +119,7 @@ class Crowd:
             "route": self._random.choice(("auto", "remote", "local")),
             "speculation": self._random.choice(("off", "ngram")),
             "deadline_ms": int(self._timeout_s * 750),
+            **fields,
         }
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -12,7 +12,7 @@ from slipstream.shared.messages.common import Failed
 from slipstream.shared.messages.generate import REPLACED
 from slipstream.shared.messages.jobs import ReplyTarget
 from slipstream.shared.messages.packed import PackedInts
-from slipstream.shared.messages.sampling import SamplingParameters
+from slipstream.shared.messages.sampling import SamplingParameters, SpeculationMode
 from slipstream.shared.model.fake_runner import next_token_id
 
 from .service_stack import until
@@ -78,13 +78,20 @@ async def test_an_answer_that_cannot_be_sent_keeps_no_block(
 
 @slow_decode
 @pytest.mark.parametrize("is_in_a_step", [True, False])
-@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize(
+    ("is_streamed", "mode", "is_answered"),
+    [(True, "rejection", True), (True, "exact", False), (False, "rejection", False)],
+)
 async def test_a_lost_lease_ends_its_sequence(
-    hosted: Hosted, is_in_a_step: bool, is_streamed: bool
+    hosted: Hosted,
+    is_in_a_step: bool,
+    is_streamed: bool,
+    mode: SpeculationMode,
+    is_answered: bool,
 ) -> None:
-    """A stream that was seen ends here; of a plain request nobody saw anything yet."""
+    """A stream that was seen ends here where another attempt would not say the same."""
     job = hosted.decode_job(
-        sampling=SamplingParameters(seed=1, max_tokens=500, ignore_eos=True),
+        sampling=SamplingParameters(seed=1, max_tokens=500, ignore_eos=True, speculation_mode=mode),
         reply=ReplyTarget(hosted.inbox, is_streamed=is_streamed),
     )
     await hosted.send(job)
@@ -101,9 +108,9 @@ async def test_a_lost_lease_ends_its_sequence(
     await hosted.until_free()
     await hosted.bus.flush()
 
-    assert ("lease_lost", is_streamed) == (ended.code, ended.was_answered)
+    assert ("lease_lost", is_answered) == (ended.code, ended.was_answered)
     codes = [each.code for each in hosted.answers if isinstance(each, Failed)]
-    assert (["lease_lost"] if is_streamed else []) == codes
+    assert (["lease_lost"] if is_answered else []) == codes
 
 
 @pytest.mark.parametrize("settings", [{"kv": {"lease_ms": 300}}])

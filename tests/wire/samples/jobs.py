@@ -47,6 +47,7 @@ JOB: dict[str, Any] = {
     "allow_other_numerics": True,
     "latency_class": "batch",
     "client_inbox": "_INBOX.abc.1",
+    "is_alone": True,
 }
 SMALL_JOB: dict[str, Any] = {
     **ATTEMPT,

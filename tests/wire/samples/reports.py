@@ -17,6 +17,7 @@ from slipstream.shared.messages.reports import (
     RequestAdmitted,
     RequestsSettled,
     SchedulerState,
+    WorkerDeath,
     WorkerRecord,
     WorkerReport,
 )
@@ -97,6 +98,7 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
             prompt_tokens_per_s=812.5,
             pulled_tokens_per_s=9000.0,
             jobs=[PrefillJob(**SMALL_JOB, decode_worker_id=DECODE_WORKER, decode_host_id=HOST)],
+            deaths=[WorkerDeath(worker_id=DECODE_WORKER, epoch=11, in_step=[(REQUEST, 2)])],
         ),
         WorkerReport(DECODE_WORKER, "decode", 11, 7, 32, 32),
     ),
