@@ -36,7 +36,7 @@ class Status(msgspec.Struct, frozen=True):
     worker_id: str
     pid: int
     state: State
-    time_ns: int  # Unix time of the heartbeat
+    time_ns: int  # of the heartbeat, by the machine's monotonic clock: no one sets that
     metrics_url: str | None = None  # where its metrics are read
     http_url: str | None = None  # where a gateway serves HTTP
     detail: str = ""  # what a ready one is: of schedulers one is active, the others stand by
@@ -100,7 +100,7 @@ class StatusFile:
             self._worker_id,
             os.getpid(),
             self.state,
-            time.time_ns(),
+            time.monotonic_ns(),
             self.metrics_url,
             self.http_url,
             self.read_detail(),
@@ -131,7 +131,8 @@ def read_status(path: Path) -> Status | None:
         status = msgspec.json.decode(path.read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError):
         return None
-    is_fresh = time.time_ns() - status.time_ns < STALE_AFTER_S * 1e9
+    # What is ahead of now was written before the machine was started.
+    is_fresh = 0 <= time.monotonic_ns() - status.time_ns < STALE_AFTER_S * 1e9
     return status if is_fresh else None
 
 

@@ -58,7 +58,7 @@ def find_problem(status_file: Path | None, role: str | None = None) -> str | Non
 
 
 def _problem_of(status: Status) -> str | None:
-    age_s = (time.time_ns() - status.time_ns) / 1e9
+    age_s = (time.monotonic_ns() - status.time_ns) / 1e9
     if age_s > STALE_AFTER_S:
         return f"not ready: {status.worker_id} gave no sign of life for {age_s:.0f} s"
     if status.state != "ready":

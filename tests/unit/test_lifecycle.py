@@ -141,9 +141,21 @@ def test_status_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [path] == list(path.parent.iterdir())
 
 
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_a_clock_that_is_set_stops_no_heart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int
+) -> None:
+    path = tmp_path / "kv.json"
+    StatusFile(path, "kv", "kv-1").write()
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns + jump_s * 10**9)
+
+    assert read_status(path) is not None
+
+
 def test_status_of_a_stopped_heart_is_none(tmp_path: Path) -> None:
     path = tmp_path / "kv.json"
-    written_ns = time.time_ns() - int((STALE_AFTER_S + 1) * 1e9)
+    written_ns = time.monotonic_ns() - int((STALE_AFTER_S + 1) * 1e9)
     path.write_bytes(msgspec.json.encode(Status("kv", "kv-1", 1, "ready", written_ns)))
 
     assert read_status(path) is None

@@ -256,7 +256,7 @@ def test_help_is_quick_and_loads_nothing_heavy(command: list[str]) -> None:
 
 
 def write_status(path: Path, state: str, age_s: float = 0.0) -> None:
-    status = Status("decode", "decode-a", 1, state, time.time_ns() - int(age_s * 1e9))  # type: ignore[arg-type] # the parameters are states
+    status = Status("decode", "decode-a", 1, state, time.monotonic_ns() - int(age_s * 1e9))  # type: ignore[arg-type] # the parameters are states
     path.write_bytes(msgspec.json.encode(status))
 
 
