@@ -147,16 +147,16 @@ class Client:
         body = {"type": "cancel", "request_id": request_id}
         return await self.ask(body, subject=subject, timeout_s=5)
 
-    async def audit(self) -> Answer:
-        """Return the books of the KV manager that reports now."""
-        subject = KV.subject(host_id=await self.host_id(), verb="audit")
+    async def audit(self, host_id: str | None = None) -> Answer:
+        """Return the books of a host's KV manager: of the one that reports now."""
+        subject = KV.subject(host_id=host_id or await self.host_id(), verb="audit")
         return await self.ask({"type": "audit", "with_leases": True}, subject=subject, timeout_s=5)
 
-    async def idle_audit(self, timeout_s: float = SETTLE_S) -> Answer:
+    async def idle_audit(self, timeout_s: float = SETTLE_S, host_id: str | None = None) -> Answer:
         """Return the books as soon as nobody holds a block, or as they stand when it stays so."""
         deadline_s = time.monotonic() + timeout_s
         while True:
-            books = await self.audit()
+            books = await self.audit(host_id)
             if not any(books[f"num_{each}"] for each in _HELD) or time.monotonic() > deadline_s:
                 return books
             await asyncio.sleep(0.05)
@@ -167,6 +167,14 @@ class Client:
             self._host_id = (await self.report_of("kv")).host_id
         assert self._host_id is not None, "a KV manager has a host"
         return self._host_id
+
+    async def host_ids(self, num_hosts: int) -> set[str]:
+        """Return so many hosts, as their KV managers report now."""
+        found: set[str] = set()
+        async with asyncio.timeout(SETTLE_S):
+            while len(found) < num_hosts:
+                found.add(await self.host_id(is_fresh=True))
+        return found
 
     async def report_of(self, role: str) -> WorkerReport:
         """Return the next report of a role."""

@@ -134,13 +134,8 @@ def _all_have_shown(stack: ServiceStack, num_tokens: int, num_choices: int) -> b
     )
 
 
-# What carries the most in every run, the others in the long one.
-_QUICK = ("schema",)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each not in _QUICK)) for each in BODIES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BODIES)
 async def test_a_stream_goes_on_with_the_same_tokens(
     start: Start, client: Client, name: str
 ) -> None:
