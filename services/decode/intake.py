@@ -67,7 +67,7 @@ async def restore(samplers: SamplerSource, sequence: DecodeSequence) -> None:
     for position, token_id in enumerate(output_token_ids, start=1):
         is_last = sampler.is_complete and position == len(output_token_ids)
         sequence.emit(SampledToken(token_id, is_last=is_last))
-    sequence.log.skip_sent()
+    sequence.log.restored()
     sequence.sampler = sampler
 
 

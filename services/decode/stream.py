@@ -47,10 +47,13 @@ class TokenLog:
         if logprobs is not None:
             self.logprobs.append(logprobs)
 
-    def skip_sent(self) -> None:
-        """Count all that is here as sent by an earlier attempt."""
-        self.num_sent = len(self.token_ids)
-        self.num_characters_sent = len(self.text)
+    def restored(self) -> None:
+        """
+        Take note that all that is here was said by earlier attempts.
+
+        It is said again with the first frame: what a worker has reported it need not have sent
+        before it died. Readers drop what they have.
+        """
         self.first_token_at = None
 
     def next_frame(self) -> TokenFrame | None:

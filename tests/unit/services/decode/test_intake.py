@@ -77,7 +77,7 @@ async def test_the_constraint_goes_on_behind_what_was_said(
 
     assert b"a" == tokenizer.bytes_of(token.token_id)
     assert Ending("stop") == sequence.ending
-    assert (2, 3) == (sequence.log.num_sent, len(sequence.log.token_ids))
+    assert (0, 3) == (sequence.log.num_sent, len(sequence.log.token_ids))
 
 
 async def test_what_was_said_wholly_needs_only_its_ending(

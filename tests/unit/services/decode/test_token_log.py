@@ -64,17 +64,18 @@ def test_a_keep_alive_says_where_the_stream_stands() -> None:
     assert (1, 2, 0, "") == (frame.index, frame.text_offset, len(frame.token_ids), frame.text)
 
 
-def test_what_an_earlier_attempt_sent_is_not_sent_again_but_can_be_had() -> None:
+def test_what_an_earlier_attempt_said_is_said_again_with_the_first_frame() -> None:
+    """It may have been reported and not sent, when its worker died."""
     log = make_log()
     log.append(1, "a", None)
-    log.skip_sent()
-    assert log.next_frame() is None
+    log.restored()
+    assert log.first_token_at is None
     log.append(2, "b", None)
     frame = log.next_frame()
 
     assert frame is not None
-    assert (1, 1, "b") == (frame.index, frame.text_offset, frame.text)
-    assert "ab" == log.frame_from(0).text
+    assert (0, 0, "ab") == (frame.index, frame.text_offset, frame.text)
+    assert log.next_frame() is None
 
 
 def test_logprobs_travel_with_their_tokens() -> None:
