@@ -39,7 +39,7 @@ def _run_part(work: Work, seed: int, tell: Callable[[Outcome], None]) -> Iterato
     left = dict(work)
     while left:
         for outcome in _run_process(left, seed):
-            left.pop(outcome.name)
+            left.pop(outcome.name, None)
             tell(outcome)
             yield outcome
 
@@ -101,6 +101,9 @@ def _broken(
     is_stuck: bool,
 ) -> Outcome:
     target, number, payload = board.read()
+    if num_done == len(work):  # it has said all, and was about to end
+        what = f"its process ended with {code}, stuck: {is_stuck}: {errors.strip()[-2000:]}"
+        return Outcome(list(work)[-1], defects=[Defect(what, b"")])
     if target < num_done or not payload:
         number, payload = 0, b""  # it never got to the next one's first input
     what = f"no end after {HANG_S:g} s" if is_stuck else f"the process ended with {code}"
