@@ -118,7 +118,9 @@ class SchedulerConfig(ServiceConfig):
     prompt_window: int = WINDOW_TOKENS
     # Submissions (docs/operations.md): those in this scheduler's hands at once; 0: none are taken.
     max_num_submissions: int = 64
-    max_num_deliveries: int = 10  # times that one is taken before it ends as a dead letter
+    # Times that one is taken before it ends as a dead letter. A scheduler that dies costs one all
+    # that it had in hand, whoever was to blame: of 10, a storm of kills lost one job in forty.
+    max_num_deliveries: int = 30
     max_submission_age_s: float = 86_400.0  # how long one may wait before it is started
     redelivery_s: float = 30.0  # silence of a scheduler after which another one takes over
     max_num_queued: int = 100_000
