@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long test-clients chaos fuzz sanitize sanitize-threads audit lint format types bench clean
+.PHONY: help setup run test test-long test-clients chaos soak fuzz sanitize sanitize-threads audit lint format types bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,6 +59,13 @@ fuzz: setup ## damaged input for every decoder, and hostile messages for the boo
 	@SLIPSTREAM_FUZZ_EXAMPLES=1000 $(BIN)/pytest -m 'slow or not slow' --timeout 900 tests/fuzz \
 		tests/unit/services/kv_manager/test_hostile_messages.py \
 		tests/unit/services/scheduler/test_request_interleavings.py tests/integration/test_hostile_bytes.py
+
+SOAK_MINUTES := 60
+SOAK_ENGINE := fake
+SOAK_JSON :=
+soak: setup ## mixed load for an hour, in which nothing may grow (SOAK_MINUTES, SOAK_ENGINE=real, SOAK_JSON=FILE)
+	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_ENGINE=$(SOAK_ENGINE) SOAK_JSON=$(SOAK_JSON) \
+		$(BIN)/pytest tests/chaos/test_soak.py -m slow -s
 
 # The kernels once more, built for a sanitizer, and their tests. Its reports go straight to the
 # terminal, so pytest may neither capture them nor handle signals; it watches `malloc`, so Python must
