@@ -16,16 +16,17 @@ from slipstream.client.errors import (
 from slipstream.client.event_stream import EventStream
 from slipstream.client.openai_shapes import (
     Chunk,
+    Journey,
     chunk_of,
     failed_of,
     failed_of_body,
     path_and_body,
+    request_id_of,
     retry_after_of,
     usage_of,
 )
 from slipstream.shared.client.answers import Answer, RequestFailedError
 from slipstream.shared.errors import ConfigurationError, DeadlineExceededError, ProtocolError
-from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.common import FinishReason, Timings, Usage
 from slipstream.shared.messages.generate import GenerateRequest
 
@@ -126,6 +127,7 @@ class _Draft:
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
         self._usage: Usage | None = None
+        self._journey: Journey | None = None
         self._last: Chunk | None = None
         self._began_s = time.monotonic()
         self._first_s = self._last_s = self._began_s
@@ -135,8 +137,9 @@ class _Draft:
         self._last = chunk
         self._token_ids += chunk.token_ids
         self._finish_reason = chunk.finish_reason or self._finish_reason
+        self._journey = chunk.slipstream or self._journey
         if chunk.usage is not None:
-            self._usage = usage_of(chunk.usage)
+            self._usage = usage_of(chunk.usage, self._journey)
         if chunk.used_seed is not None:
             self._seed = chunk.used_seed
         if chunk.choices:
@@ -151,21 +154,22 @@ class _Draft:
         """Return the whole. Raises ProtocolError where the stream left something out."""
         if self._last is None or self._finish_reason is None or self._usage is None:
             raise ProtocolError("the stream ended without a finish_reason and a usage")
+        journey = self._journey
         return Answer(
             text="".join(self._pieces),
             token_ids=self._token_ids,
             finish_reason=self._finish_reason,
             usage=self._usage,
-            timings=self._timings(self._usage.num_output_tokens),
-            request_id=RequestId(self._last.id),
-            route=None,
-            trace_id=None,
+            timings=journey.timings if journey else self._timings(self._usage.num_output_tokens),
+            request_id=request_id_of(self._last.id),
+            route=journey.known_route if journey else None,
+            trace_id=journey.trace_id if journey else None,
             seed=self._seed,
             model=self._last.model,
         )
 
     def _timings(self, num_tokens: int) -> Timings:
-        """As seen from here: the way is part of them."""
+        """As seen from here, the way included: other servers don't say how they went."""
         ttft_ms = 1000 * (self._first_s - self._began_s)
         decoding_ms = 1000 * (self._last_s - self._first_s)
         return Timings(

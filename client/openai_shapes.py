@@ -4,17 +4,19 @@ import contextlib
 import email.utils
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from slipstream.shared.errors import ProtocolError
+from slipstream.shared.ids import RequestId
 from slipstream.shared.messages.codec import encode
-from slipstream.shared.messages.common import Failed, FinishReason, Usage
+from slipstream.shared.messages.common import Failed, FinishReason, Route, Timings, Usage
 from slipstream.shared.messages.generate import GenerateRequest
 
 CHAT_PATH = "/v1/chat/completions"
 TEXT_PATH = "/v1/completions"
+_ID_PREFIXES = ("chatcmpl-", "cmpl-")
 _MAX_EXCERPT = 200
 
 
@@ -47,6 +49,34 @@ class _Choice(msgspec.Struct):
     seed: int | None = None
 
 
+class Journey(msgspec.Struct):
+    """How a request went, as our gateway says at the end of an answer."""
+
+    trace_id: str | None = None
+    route: str | None = None
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    hand_over_ms: float = 0.0
+    ttft_ms: float = 0.0
+    tpot_ms: float | None = None
+    total_ms: float = 0.0
+    num_cached_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def timings(self) -> Timings:
+        """The times, as answers over NATS have them."""
+        return Timings(**{name: getattr(self, name) for name in Timings.__struct_fields__})
+
+    @property
+    def known_route(self) -> Route | None:
+        """The way it took, where we know the word for it."""
+        return next((route for route in get_args(Route) if route == self.route), None)
+
+
 class Chunk(msgspec.Struct):
     """One event of a stream."""
 
@@ -56,6 +86,7 @@ class Chunk(msgspec.Struct):
     usage: _Usage | None = None
     error: Any = None  # Any: servers differ
     seed: int | None = None
+    slipstream: Journey | None = None
 
     @property
     def text(self) -> str:
@@ -109,18 +140,31 @@ def path_and_body(request: GenerateRequest) -> tuple[str, bytes]:
     return path, msgspec.json.encode(fields)
 
 
-def usage_of(usage: _Usage) -> Usage:
-    """Return the usage in our words."""
+def request_id_of(chunk_id: str) -> RequestId:
+    """Return the request's id, which is part of the answer's."""
+    for prefix in _ID_PREFIXES:
+        if chunk_id.startswith(prefix):
+            return RequestId(chunk_id.removeprefix(prefix))
+    return RequestId(chunk_id)
+
+
+def usage_of(usage: _Usage, journey: Journey | None = None) -> Usage:
+    """Return the usage in our words, with what only our gateway tells."""
     cached = usage.prompt_tokens_details
     drafts = usage.completion_tokens_details
     num_accepted = (drafts.accepted_prediction_tokens if drafts else None) or 0
     num_rejected = (drafts.rejected_prediction_tokens if drafts else None) or 0
+    told = Journey() if journey is None else journey
+    num_cached = cached.cached_tokens if cached else None
     return Usage(
         num_prompt_tokens=usage.prompt_tokens,
         num_output_tokens=usage.completion_tokens,
-        num_cached_tokens=(cached.cached_tokens if cached else None) or 0,
-        num_accepted_tokens=num_accepted,
+        num_cached_tokens=told.num_cached_tokens if num_cached is None else num_cached,
+        num_accepted_tokens=num_accepted or told.num_accepted_tokens,
         num_tested_tokens=num_accepted + num_rejected,
+        num_drafted_tokens=told.num_drafted_tokens,
+        num_steps=told.num_steps,
+        num_preemptions=told.num_preemptions,
     )
 
 

@@ -1,6 +1,5 @@
 """The Python client through the gateway: what it says over NATS it says over HTTP too."""
 
-import socket
 import time
 from collections.abc import Iterator
 
@@ -18,23 +17,14 @@ _PROMPT = "Once upon a time"
 
 
 @pytest.fixture
-def http_port() -> int:
-    """A port of our own: with 0 a gateway that is started again has another one."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def running(start_stack: conftest.StartStack) -> stack.Stack:
+    return start_stack(_ARGUMENTS, _SLOW)
 
 
 @pytest.fixture
-def running(start_stack: conftest.StartStack, http_port: int) -> stack.Stack:
-    return start_stack([*_ARGUMENTS, "--http-port", str(http_port)], _SLOW)
-
-
-@pytest.fixture
-def clients(running: stack.Stack, http_port: int) -> Iterator[tuple[Client, Client]]:
-    """One over NATS, one over HTTP."""
-    url = f"http://127.0.0.1:{http_port}"
+def clients(running: stack.Stack) -> Iterator[tuple[Client, Client]]:
+    """One over NATS, one over HTTP: of a gateway that keeps its port when it is started again."""
+    url = running.http_url
     with Client(running.nats_url, timeout_s=60) as direct, Client(url, timeout_s=60) as gateway:
         yield direct, gateway
 
@@ -49,6 +39,10 @@ def test_both_ways_lead_to_the_same_answer(clients: tuple[Client, Client]) -> No
         assert one.text == other.text
         assert one.finish_reason == other.finish_reason
         assert one.usage.num_output_tokens == other.usage.num_output_tokens
+        assert one.route == other.route
+        assert None not in (one.trace_id, other.trace_id)
+        assert len(one.request_id) == len(other.request_id)
+        assert 0 < other.timings.ttft_ms <= other.timings.total_ms
         assert seed == other.seed
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from slipstream.client import (
@@ -25,6 +26,7 @@ from .http_server import (
     HANG,
     LAST_CHUNK,
     STREAM_HEAD,
+    USAGE,
     HttpServer,
     Script,
     answer,
@@ -57,7 +59,7 @@ async def test_an_answer_is_whole() -> None:
     async with serving(answer(*WORDS)) as server, client_of(server, api_key="secret") as client:
         got = await client.chat([{"role": "user", "content": "hi"}], max_tokens=4, seed=11)
 
-    assert (TEXT, "stop", "m", "chatcmpl-1", 11) == (
+    assert (TEXT, "stop", "m", "1", 11) == (
         got.text,
         got.finish_reason,
         got.model,
@@ -104,7 +106,35 @@ async def test_a_url_may_end_as_other_clients_want_it() -> None:
     assert "/v1/completions" == server.requests[0].path
 
 
-async def test_times_are_measured_here() -> None:
+async def test_what_our_gateway_says_of_an_answer_is_in_it() -> None:
+    told = {"request": "ab", "trace_id": "feed", "attempt": 1, "route": "local", "queue_ms": 1.5}
+    told |= {
+        "prefill_ms": 2.0,
+        "hand_over_ms": 0.5,
+        "ttft_ms": 5.0,
+        "tpot_ms": 1.0,
+        "total_ms": 9.0,
+    }
+    told |= {"total_ms": 9.0, "num_cached_tokens": 2, "num_drafted_tokens": 7, "num_steps": 3}
+    told["num_preemptions"] = 1
+    usage = {**USAGE, "prompt_tokens_details": None}
+    last = {"id": "chatcmpl-1", "model": "m", "choices": [], "usage": usage, "slipstream": told}
+    script = [STREAM_HEAD, chunk("a"), ENDING[0], event(last), *ENDING[2:]]
+
+    async with serving(script) as server, client_of(server) as client:
+        got = await client.generate("Once")
+
+    assert ("1", "feed", "local") == (got.request_id, got.trace_id, got.route)
+    assert (2, 7, 3, 1) == (
+        got.usage.num_cached_tokens,
+        got.usage.num_drafted_tokens,
+        got.usage.num_steps,
+        got.usage.num_preemptions,
+    )
+    assert (1.5, 2.0, 0.5, 5.0, 1.0, 9.0) == tuple(msgspec.structs.astuple(got.timings))
+
+
+async def test_times_of_other_servers_are_measured_here() -> None:
     script = [STREAM_HEAD, 0.05, chunk("a"), 0.06, chunk("b"), *ENDING]
     async with serving(script) as server, client_of(server) as client:
         timings = (await client.generate("Once")).timings
