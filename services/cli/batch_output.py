@@ -6,6 +6,7 @@ again, which costs nothing: its answer is kept by the server.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ class OutputFile:
         self._waiting: list[Row] = []
         self._writing = asyncio.Lock()
         self._descriptor = -1
+        self._failure: ConfigurationError | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -58,9 +60,15 @@ class OutputFile:
         self._close()
 
     async def append(self, row: Row) -> None:
-        """Return when the row is on the disk. Rows that come together are written together."""
+        """
+        Return when the row is on the disk. Rows that come together are written together.
+
+        Raises ConfigurationError, for a row whose writing failed and for each one afterwards.
+        """
         self._waiting.append(row)
         async with self._writing:
+            if self._failure is not None:
+                raise self._failure
             rows, self._waiting = self._waiting, []
             if not rows:
                 return  # who held the lock before has written ours
@@ -70,12 +78,17 @@ class OutputFile:
 
     def _write(self, rows: list[Row]) -> None:
         whole = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+        size = os.fstat(self._descriptor).st_size
         try:
             while whole:
                 whole = whole[os.write(self._descriptor, whole) :]
             os.fsync(self._descriptor)
         except OSError as error:
-            raise _unwritable(self._path, error) from error
+            self._failure = _unwritable(self._path, error)
+            # Rows of which nobody may be told. If that fails too, the next run mends the end.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, size)
+            raise self._failure from error
 
     def _read(self) -> None:
         """Take in the rows that are there, and mend the end."""

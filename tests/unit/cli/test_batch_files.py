@@ -1,6 +1,7 @@
 """The files of a batch: lines are found and kept apart, rows survive a crash."""
 
 import asyncio
+import errno
 import json
 import os
 from pathlib import Path
@@ -172,3 +173,36 @@ def test_rows_are_on_the_disk_before_anybody_is_told(
 
     assert 20 == len(rows_in(tmp_path)) == synced[-1]
     assert len(synced) < 20
+
+
+def test_of_rows_whose_writing_fails_none_counts_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(tmp_path, *(line(str(number)) for number in range(20)))
+    write = os.write
+
+    sizes = iter([1000, 100])  # the first row, and a bit of what comes next
+
+    def full(file: int, content: bytes) -> int:
+        size = next(sizes, 0)
+        if not size:
+            raise OSError(errno.ENOSPC, "")
+        return write(file, content[:size])
+
+    async def all_at_once(output: OutputFile) -> list[BaseException | None]:
+        rows = [row_of(source, position) for position in range(20)]
+        return await asyncio.gather(*map(output.append, rows), return_exceptions=True)
+
+    with output_of(tmp_path, source) as output:
+        with monkeypatch.context() as patched:
+            patched.setattr(batch_output.os, "write", full)
+            first, *others = asyncio.run(all_at_once(output))
+
+        assert first is None
+        assert all("No space left" in str(each) for each in others)
+        assert 1 == len(rows_in(tmp_path))
+        with pytest.raises(ConfigurationError, match="No space left"):
+            append(output, row_of(source, 1))
+
+    with output_of(tmp_path, source) as output:
+        assert ["0"] == [*output.found]
