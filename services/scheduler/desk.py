@@ -285,6 +285,7 @@ class Desk:
         self._hold(record, choice)
         record.phase = "prefilling" if choice.prefill_worker_id is not None else "decoding"
         record.is_replayed_alike = self._fleet.is_exact(choice.decode_worker_id)
+        record.is_on_its_way = True
         # With logprobs from the start: reports don't carry those of earlier attempts.
         keeps_output = record.request.sampling.num_logprobs is None
         record.num_given_tokens = len(record.token_ids) if keeps_output else 0
@@ -324,6 +325,7 @@ class Desk:
                 refusal = Refusal(f"worker_{answer.reason}", answer.message)
         if record.attempt != attempt:
             return
+        record.is_on_its_way = False
         if refusal is not None:
             await self.attempt_failed(record, refusal, first)
         elif record.is_cancelled:

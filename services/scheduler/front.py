@@ -198,7 +198,8 @@ class Front:
             wanted = choice_id(message.request_id, message.choice)
             message = msgspec.structs.replace(message, request_id=wanted)
         record = self.desk.records.get(message.request_id)
-        if record is not None and record.phase != "decoding":
+        # A worker that has not got it yet would say that there is no such stream.
+        if record is not None and (record.phase != "decoding" or record.is_on_its_way):
             await self._answers.accept(record, message.reply)
             return None
         worker_id = self.desk.last_holder(message.request_id)

@@ -34,6 +34,7 @@ class RequestRecord:
     kv_class: str = ""  # of the decode worker placed last: what tells the same tokens again
     attempt_span: Span | None = None
     is_cancelled: bool = False
+    is_on_its_way: bool = False  # the attempt's first worker has not answered yet
     is_leaving: bool = False  # the attempt is being taken back: what fails of it counts no more
     token_ids: list[int] = field(default_factory=list)  # known to have been emitted
     is_charged: bool = False  # its tenant has paid for the prompt
