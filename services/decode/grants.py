@@ -15,6 +15,7 @@ from slipstream.shared.messages.packed import PackedInts
 log = structlog.get_logger()
 
 _RETRY_S = 0.02
+_RETURN_AGAIN_S = 1.0
 _NUM_KEPT = 2  # of the blocks that are wanted back: the next step may need one
 
 
@@ -73,8 +74,11 @@ class BlockGrants:
         self.is_exhausted = False
         self._returned += self._blocks
         self._blocks = []
-        if self._returned:
+        if self._returned or self._unanswered is not None:
             await self._ask(0)
+        if self._is_idle and (self._returned or self._blocks or self._unanswered is not None):
+            # Unheard: what was given back, or granted, is held by nobody until the loop asks again.
+            self._wanted.set()
 
     def wake(self) -> None:
         """Have whoever waits for blocks look again."""
@@ -100,9 +104,20 @@ class BlockGrants:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            if self._is_idle:
+                await self._give_back_later()
+                continue
             await self._refill()
             if self.is_exhausted:
                 await asyncio.sleep(_RETRY_S)
+
+    async def _give_back_later(self) -> None:
+        """Return what an unheard answer may have left here, unless there is work before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RETURN_AGAIN_S):
+                await self._wanted.wait()
+                return
+        await self.give_back()
 
     async def _refill(self) -> None:
         num_blocks = self._num_target - len(self._blocks)
