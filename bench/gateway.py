@@ -31,9 +31,10 @@ _TOKENS = 2000  # a second
 _NUM_STREAMS = 64
 _NUM_IDLE = 1000
 _NUM_SLOW, _NUM_FAST = 500, 16
+_SLOW_STEP_MS = 200
 _BEGIN_S = 120.0
 _SETTLE_S = 2.0
-_FILL_S = 45.0  # what a slow reader's buffers take to fill
+_FILL_S = 90.0  # in which the buffers of slow readers have to be full
 _BUFFER_BYTES = 8192  # of a stream in the gateway: small, or filling it took minutes
 _FIRST_FRAME = "http_first_frame_seconds_bucket"
 _UNIT = "as named"
@@ -156,41 +157,70 @@ async def idle_part(seconds: float) -> Figures:
 
 async def slow_part(seconds: float) -> Figures:
     """16 readers beside 500 quick ones, then beside 500 that take a tenth of what there is."""
-    variables = variables_of(step_ms=200, seats=_NUM_SLOW + _NUM_FAST + 4)
+    variables = variables_of(step_ms=_SLOW_STEP_MS, seats=_NUM_SLOW + _NUM_FAST + 4)
     variables = {**variables, "SLIPSTREAM_STREAM_BUFFER_BYTES": str(_BUFFER_BYTES)}
     with metered_stack(*_OPTIONS, variables=variables) as stack:
-        pid = pid_of("gateway", stack.url)
         letter = await _one_letter(stack)
         # 500 others run in both windows, so that only their slowness differs.
         long = {**_BODY, **letter, "max_tokens": 4000, "logprobs": 20}
         fast = await open_readers(stack.http_url, {**_BODY, **letter, "max_tokens": 500}, _NUM_FAST)
         quick = await open_readers(stack.http_url, long, _NUM_SLOW)
         await _all_begun([*fast, *quick])
-        without = await _gaps_window(fast, seconds)
-        usual = look(pid)
+        without = await _slow_window(stack, fast, seconds)
         _close(quick)
         slow = await open_readers(stack.http_url, long, _NUM_SLOW, SlowReader)
         await _all_begun(slow)
-        await asyncio.sleep(_FILL_S)
-        beside = await _gaps_window(fast, seconds)
-        filled = look(pid)
-        dropped = (await asyncio.to_thread(stack.metrics, "gateway"))["http_dropped_frames_total"]
+        await _until_full(stack)
+        beside = await _slow_window(stack, fast, seconds)
         held = sum(not reader.is_lost for reader in slow)
         _close([*fast, *slow])
+    if not beside.num_dropped:
+        raise SystemExit("slow: every frame found room, so no reader was slow; try more --seconds")
     return {
         "slow: readers held": held,
-        "slow: p99 gap of the fast, without (ms)": percentile(without, 99),
-        "slow: p99 gap of the fast, beside (ms)": percentile(beside, 99),
-        "slow: frames that found no room": dropped,
-        "slow: KiB a slow reader": 1024 * (filled.mib - usual.mib) / _NUM_SLOW,
+        "slow: p99 gap of the fast, without (ms)": percentile(without.gaps_ms, 99),
+        "slow: p99 gap of the fast, beside (ms)": percentile(beside.gaps_ms, 99),
+        "slow: gateway, % of a core, without": 100 * without.share,
+        "slow: gateway, % of a core, beside": 100 * beside.share,
+        "slow: frames that found no room, a second": beside.num_dropped / seconds,
+        "slow: KiB a slow reader": 1024 * (beside.mib - without.mib) / _NUM_SLOW,
     }
 
 
-async def _gaps_window(readers: Sequence[Reader], seconds: float) -> list[float]:
+@dataclass(frozen=True)
+class _SlowWindow:
+    gaps_ms: list[float]  # of the fast
+    share: float  # of a core, by the gateway
+    mib: float
+    num_dropped: float
+
+
+async def _slow_window(stack: MeteredStack, fast: Sequence[Reader], seconds: float) -> _SlowWindow:
+    pid = pid_of("gateway", stack.url)
     await asyncio.sleep(_SETTLE_S)
-    gaps_ms(readers)
+    before, dropped = look(pid), await _num_dropped(stack)
+    gaps_ms(fast)
+    began_s = asyncio.get_running_loop().time()
     await asyncio.sleep(seconds)
-    return gaps_ms(readers)
+    gaps = gaps_ms(fast)
+    took_s = asyncio.get_running_loop().time() - began_s
+    after = look(pid)
+    share = (after.cpu_s - before.cpu_s) / took_s
+    return _SlowWindow(gaps, share, after.mib, await _num_dropped(stack) - dropped)
+
+
+async def _num_dropped(stack: MeteredStack) -> float:
+    found = await asyncio.to_thread(stack.metrics, "gateway")
+    return found.get("http_dropped_frames_total", 0.0)
+
+
+async def _until_full(stack: MeteredStack) -> None:
+    """Return when frames find no room, about one a slow reader."""
+    deadline_s = asyncio.get_running_loop().time() + _FILL_S
+    while await _num_dropped(stack) < _NUM_SLOW:
+        if asyncio.get_running_loop().time() >= deadline_s:
+            return
+        await asyncio.sleep(0.5)
 
 
 async def _one_letter(stack: MeteredStack) -> dict[str, Any]:

@@ -13,7 +13,7 @@ _EVENT = b"data: {"
 _END = b"[DONE]"
 _ANSWER, _SERVED = b"HTTP/1.1 ", b"HTTP/1.1 200 "
 _SLOW_BUFFER_BYTES = 4096
-_SLOW_REST_S = 5.0  # between two looks of a slow reader at what has come
+_SLOW_REST_S = 30.0  # between two looks of a slow reader at what has come, which fills its buffer
 
 
 class Reader(asyncio.Protocol):

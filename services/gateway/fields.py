@@ -1,6 +1,5 @@
-"""Fields of a body that are not served: which are refused by name, and which mean nothing here."""
+"""Read bodies: what is not served is refused by name, what nobody knows warned of."""
 
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,6 +7,7 @@ import structlog
 
 from slipstream.services.gateway.errors import invalid
 from slipstream.shared.messages.whole_numbers import TOO_LARGE, field_too_large
+from slipstream.shared.openai.fields import IGNORED, REFUSED, is_refused
 
 log = structlog.get_logger()
 
@@ -15,55 +15,6 @@ BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 _MAX_NUM_WARNED = 256  # names of unknown fields: nobody may fill the memory, or the log
 _MAX_NAME_CHARACTERS = 128
-
-# Known to OpenAI's or vLLM's clients, without a say in the tokens that come: taken, not used.
-IGNORED = frozenset(
-    (
-        *("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-        *("request_id", "guided_decoding_backend", "timeout"),
-    )
-)
-
-# Refused, unless they are null or one of these values, which ask for what is done anyway.
-# Any, here and below: whatever JSON a client sent.
-REFUSED: Mapping[str, tuple[Any, ...]] = {
-    # OpenAI.
-    "audio": (),
-    "function_call": ("none",),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "moderation": (),
-    "prediction": (),
-    "reasoning_effort": ("none",),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "suffix": ("",),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-    # vLLM and others.
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (True, False),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "guided_grammar": (),
-    "guided_whitespace_pattern": (),
-    "include_stop_str_in_output": (False,),
-    "kv_transfer_params": (),
-    "length_penalty": (1.0,),
-    "logits_processors": ([],),
-    "mm_processor_kwargs": ({},),
-    "prompt_embeds": (),
-    "prompt_logprobs": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
-}
 
 _WHERE_AT = " - at "
 _MISSING = "Object missing required field `"
@@ -99,19 +50,13 @@ class BodyReader:
     def _look_at(self, name: str, raw: msgspec.Raw) -> None:
         """Refuse what would change the answer and isn't served; warn of what nobody knows."""
         if name in REFUSED:
-            value = msgspec.json.decode(raw)
-            if value is not None and not any(_is_same(value, each) for each in REFUSED[name]):
+            if is_refused(name, msgspec.json.decode(raw)):
                 raise invalid(name, "is not supported; leave it out")
         elif (
             name not in IGNORED and name not in self._warned and len(self._warned) < _MAX_NUM_WARNED
         ):
             self._warned.add(name)
             log.warning("unknown_field_ignored", field=name[:_MAX_NAME_CHARACTERS])
-
-
-def _is_same(value: Any, neutral: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
 def _named(text: str) -> Exception:

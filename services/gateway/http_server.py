@@ -24,7 +24,7 @@ _BACKLOG = 4096
 _KEEP_ALIVE_S = 75
 # Unread bytes of a connection at which its writer waits. Small: they are memory of a slow reader.
 _HIGH_WATER_BYTES = 32 * 1024
-_SEND_BUFFER_BYTES = 128 * 1024
+_SEND_BUFFER_BYTES = 32 * 1024  # which the system doubles
 
 
 @dataclass(frozen=True, kw_only=True)

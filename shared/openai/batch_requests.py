@@ -8,6 +8,7 @@ import msgspec
 from slipstream.shared.errors import InvalidRequestError
 from slipstream.shared.messages.codec import decode_request
 from slipstream.shared.messages.generate import GenerateRequest
+from slipstream.shared.openai.fields import IGNORED, REFUSED, is_refused
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
@@ -16,18 +17,12 @@ CHAT: Endpoint = "/v1/chat/completions"
 # Any: JSON of every shape
 Body = Mapping[str, Any]
 
-_DEFAULT_COMPLETION_TOKENS = 16  # of /v1/completions, by the API
-
-# What the API calls otherwise. `max_tokens` is its old name.
+# What the API calls otherwise. `max_tokens` is its old name, and gives way, as over HTTP.
 _RENAMED = {"max_completion_tokens": "max_tokens"}
 
-# Says something to who keeps accounts, stores answers or caches, and nothing about the tokens.
-_WITHOUT_EFFECT = frozenset(
-    {
-        *("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention"),
-        *("safety_identifier", "service_tier", "store", "stream_options", "user"),
-    }
-)
+# Besides what HTTP takes and does not use: says something of streams, and of tools, which a batch
+# has not.
+_WITHOUT_EFFECT = IGNORED | {"parallel_tool_calls", "stream_options"}
 # What the batch decides by itself, or the other endpoint takes.
 _NOT_IN_A_BODY = frozenset({"prompt_token_ids", "request_key"})
 _FIELDS = frozenset(GenerateRequest.__struct_fields__) - _NOT_IN_A_BODY
@@ -37,7 +32,11 @@ def request_of(endpoint: Endpoint, body: Body) -> GenerateRequest:
     """Return the request of a body. Raises InvalidRequestError, which names the field."""
     # Clients write null for what they leave open.
     given = {name: value for name, value in body.items() if value is not None}
-    fields = _renamed({name: each for name, each in given.items() if name not in _WITHOUT_EFFECT})
+    refused = next((name for name, value in given.items() if is_refused(name, value)), None)
+    if refused is not None:
+        raise InvalidRequestError(refused, "is not supported; leave it out")
+    unused = _WITHOUT_EFFECT | REFUSED.keys()
+    fields = _renamed({name: each for name, each in given.items() if name not in unused})
     unknown = next((name for name in fields if name not in _FIELDS), None)
     if unknown is not None:
         raise InvalidRequestError(unknown, f"is no field of {endpoint} here; leave it out")
@@ -45,7 +44,6 @@ def request_of(endpoint: Endpoint, body: Body) -> GenerateRequest:
         raise InvalidRequestError("stream", "is true; a batch is answered in whole: leave it out")
     _check_source(endpoint, fields)
     if endpoint != CHAT:
-        fields.setdefault("max_tokens", _DEFAULT_COMPLETION_TOKENS)
         fields |= _prompt_fields(fields.pop("prompt"))
     return decode_request(msgspec.json.encode(fields))
 
@@ -54,8 +52,6 @@ def _renamed(fields: dict[str, Any]) -> dict[str, Any]:  # Any: as above
     for name, ours in _RENAMED.items():
         if name not in fields:
             continue
-        if fields.get(ours, fields[name]) != fields[name]:
-            raise InvalidRequestError(name, f"differs from {ours}, which it is the new name of")
         fields[ours] = fields.pop(name)
     return fields
 

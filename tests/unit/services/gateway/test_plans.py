@@ -7,12 +7,13 @@ import pytest
 
 from slipstream.services.gateway.bodies import ChatBody, CompletionBody
 from slipstream.services.gateway.errors import ApiError
-from slipstream.services.gateway.fields import REFUSED, BodyReader
+from slipstream.services.gateway.fields import BodyReader
 from slipstream.services.gateway.plans import Asking, Plan, plan_chat, plan_completion
 from slipstream.shared.messages.generate import ChatMessage, GenerateRequest
 from slipstream.shared.messages.packed import PackedInts
 from slipstream.shared.model.fake_model import write_fake_model
 from slipstream.shared.model.tokenizer import Tokenizer
+from slipstream.shared.openai.fields import REFUSED
 
 ASKING = Asking("req_1")
 USER = [{"role": "user", "content": "Hello"}]
