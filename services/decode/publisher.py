@@ -115,8 +115,11 @@ class StreamPublisher:
             await self._bus.publish(message.reply, encode(found, ended[2]))
             return None
         encoding = found.job.reply.encoding
-        first = min(max(message.from_index, 0), len(found.token_ids))
-        await self._replay(found, message.reply, first, len(found.token_ids))
+        num_tokens = len(found.token_ids)
+        first = min(max(message.from_index, 0), num_tokens)
+        if message.max_num_tokens is not None:
+            num_tokens = min(num_tokens, first + max(message.max_num_tokens, 1))
+        await self._replay(found, message.reply, first, num_tokens)
         if found.ending is not None:
             await self._bus.publish(message.reply, encode(found.ending, encoding))
         return None

@@ -33,6 +33,9 @@ from slipstream.shared.messages.generate import (
 SILENCE_S = 2.0  # twice the interval of the keep-alive
 _LONGEST_SILENCE_S = 16.0  # of a request that waits with thousands: each is told in turn
 _RESUME_PAUSE_S = 0.5  # every frame after a gap shows the same gap: asking once is enough
+# What a reader missed is sent again in pieces, each asked for when the one before was taken: all of
+# it at once would hold up whoever reads beside, and a slow reader would miss most of it again.
+_REPLAYED_TOKENS = 64
 _MAX_NUM_FRUITLESS_RESUMES = 3  # once the ending is there
 _CANCEL_S = 1.0
 _NUM_CANCEL_TRIES = 3
@@ -73,6 +76,7 @@ class ChoiceReader:
     ending: Finished | None = None
     is_complete: bool = False
     resumed_at_s: float = float("-inf")
+    resumed_index: int = 0  # from which on it was asked for then
     num_fruitless_resumes: int = 0
 
 
@@ -318,7 +322,8 @@ class RequestStream:
     async def _resume(self, reader: ChoiceReader) -> None:
         """Ask for a choice from its first missing token on, unless that was just done."""
         now_s = asyncio.get_running_loop().time()
-        is_asked = now_s - reader.resumed_at_s < _RESUME_PAUSE_S
+        is_recent = now_s - reader.resumed_at_s < _RESUME_PAUSE_S
+        is_asked = is_recent and reader.resumed_index == reader.assembler.next_index
         if reader.request_id is None or reader.is_complete or is_asked:
             return
         if reader.ending is not None:
@@ -329,12 +334,14 @@ class RequestStream:
                 )
             reader.num_fruitless_resumes += 1
         reader.resumed_at_s = now_s
+        reader.resumed_index = reader.assembler.next_index
         assert self._mailbox is not None, "opened before anything can be missed"
         message = Resume(
             request_id=reader.request_id,
             reply=self._mailbox.subject,
             from_index=reader.assembler.next_index,
             choice=reader.choice,
+            max_num_tokens=_REPLAYED_TOKENS,
         )
         subject = RESUME.subject(request_id=reader.request_id)
         await self._bus.publish(subject, encode(message), reply=self._mailbox.subject)

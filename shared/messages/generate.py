@@ -222,3 +222,4 @@ class Resume(Message, frozen=True, tag="resume"):
     from_index: int = 0
     choice: int = 0
     scheduler_epoch: int = 0  # as in `AttemptMessage`
+    max_num_tokens: int | None = None  # of what is sent again; the reader asks for the rest

@@ -170,5 +170,8 @@ SAMPLES: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {
     ),
     "cancel": (Cancel(REQUEST, 2, "deadline", 41), Cancel(REQUEST)),
     "cancelled": (Cancelled(REQUEST, "decoding", was_ended_here=True), Cancelled(REQUEST)),
-    "resume": (Resume(REQUEST, "_INBOX.abc.2", 17, 1, 41), Resume(REQUEST, "_INBOX.abc.2")),
+    "resume": (
+        Resume(REQUEST, "_INBOX.abc.2", 17, 1, 41, 64),
+        Resume(REQUEST, "_INBOX.abc.2"),
+    ),
 }

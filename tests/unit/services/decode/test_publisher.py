@@ -104,6 +104,26 @@ async def test_frames_then_the_ending(publisher: StreamPublisher, client: Reader
     assert "abcd" == client.text
 
 
+async def test_a_reader_may_take_what_it_missed_in_pieces(
+    publisher: StreamPublisher, bus: MemoryBus
+) -> None:
+    reader = await listen(bus, READER)
+    sequence = make_sequence([1])
+    publisher.open(sequence)
+    for letter in "abcdefg":
+        say(sequence, letter)
+    await finish(publisher, sequence)
+
+    for start, text in ((0, "abc"), (3, "def"), (6, "g"), (7, "")):
+        reader.messages.clear()
+        await resume(publisher, start, max_num_tokens=3)
+        frame, ending = reader.messages
+        assert isinstance(frame, TokenFrame)
+        assert (start, start, text) == (frame.index, frame.text_offset, frame.text)
+        assert len(text) == len(frame.token_ids)
+        assert isinstance(ending, Finished)
+
+
 async def test_a_plain_request_gets_one_message(publisher: StreamPublisher, client: Reader) -> None:
     sequence = make_sequence([1], is_streamed=False)
     publisher.open(sequence)

@@ -149,6 +149,23 @@ async def test_a_gap_in_one_choice_is_asked_for_by_that_choice_s_name() -> None:
     assert ("a", "xyz") == (said(events, 0), said(events, 1))
 
 
+async def test_what_was_missed_comes_in_pieces_one_after_the_other() -> None:
+    last = ending(0, 7)
+    service = Service(
+        [Accepted(request_id=ID), frame(1, 0, "x"), ending(1, 1), frame(0, 6, "g"), last],
+        *[[frame(0, start, text), last] for start, text in ((0, "ab"), (2, "cde"), (5, "fg"))],
+    )
+    stream = await service.open()
+    began_s = asyncio.get_running_loop().time()
+
+    events = await read(stream)
+
+    assert [0, 2, 5] == [index for _, index in service.resumed]
+    assert "abcdefg" == said(events, 0)
+    # Nothing was waited for: neither the pause between equal questions nor a silence.
+    assert asyncio.get_running_loop().time() - began_s < request_stream.SILENCE_S
+
+
 async def test_frames_beside_a_slow_reader_are_bounded_and_asked_for_again() -> None:
     frames: list[object] = [frame(0, start, "a") for start in range(100)]
     service = Service(
