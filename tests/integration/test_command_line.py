@@ -84,7 +84,8 @@ def test_a_worker_is_drained_and_the_stack_goes_on_without_it(
         return {line.split()[1]: line.split() for line in listing[1:]}
 
     workers = listed()
-    assert {"prefill", "decode", "draft"} == workers.keys()
+    assert {"prefill", "decode", "draft", "scheduler"} == workers.keys()
+    assert "active" == workers["scheduler"][-1]
     prefill = workers["prefill"][0]
     unknown = ask(environment, "drain", "nobody", "--nats", url)
     drained = ask(environment, "drain", prefill, "--nats", url, "--wait", "10")
@@ -93,7 +94,7 @@ def test_a_worker_is_drained_and_the_stack_goes_on_without_it(
     assert 1 == unknown.returncode
     assert prefill in unknown.stderr
     assert (0, f"{prefill} is gone\n") == (drained.returncode, drained.stdout)
-    assert {"decode", "draft"} == listed().keys()
+    assert {"decode", "draft", "scheduler"} == listed().keys()
     assert "local" == json.loads(answer.stdout)["route"]
     assert "prefill ended as it was told" in (tmp_path / "up.log").read_text()
 
