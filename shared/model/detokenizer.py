@@ -24,6 +24,10 @@ class TextStream(Protocol):
 class Vocabulary(Protocol):
     """What tokens say: all that it takes to turn them into text."""
 
+    @property
+    def max_token_id(self) -> int:
+        """The last id; those before it may have gaps."""
+
     def is_visible(self, token_id: int, *, skip_special: bool) -> bool:
         """Say whether the token adds to the text: it exists and is no skipped control token."""
 

@@ -78,8 +78,15 @@ class Sampler:
         eos_token_ids: Iterable[int] = (),
         passes: RowPasses | None = None,
         matcher: Matcher | None = None,
+        num_tokens: int | None = None,
     ) -> None:
-        """`matcher` is that of the constraint, at the start of the output."""
+        """
+        `matcher` is that of the constraint, at the start of the output.
+
+        Rows may be longer than `num_tokens`, the number of tokens that there are: what is behind
+        pads the matrix, and its logits mean nothing.
+        """
+        self._num_tokens = num_tokens
         self._eos_token_ids = sorted(set(eos_token_ids))
         self._passes = passes or row_passes()
         self._parameters = parameters
@@ -123,6 +130,8 @@ class Sampler:
         The peak of the row is found here unless the caller has found those of a whole batch. A
         draft of the token is looked at in rejection mode only.
         """
+        if self._num_tokens is not None and self._num_tokens < len(logits):
+            logits, peak = self._without_padding(logits, self._num_tokens, peak)
         peak = _checked(peak or self._peak(logits))
         parameters = self._parameters
         adjusted, adjusted_peak = self._adjusted(logits), peak
@@ -140,6 +149,15 @@ class Sampler:
             logprobs = _logprobs(self._passes, logits, peak, token_id, parameters.num_logprobs)
         self.accept(token_id)
         return SampledToken(token_id, logprobs, self.is_complete)
+
+    @staticmethod
+    def _without_padding(
+        logits: Logits, num_tokens: int, peak: Peak | None
+    ) -> tuple[Logits, Peak | None]:
+        unpadded = logits.copy()
+        unpadded[num_tokens:] = -np.inf
+        is_token = peak is not None and peak.token_id < num_tokens
+        return unpadded, peak if is_token else None
 
     def _peak(self, logits: Logits) -> Peak:
         return self._passes.peaks(logits[np.newaxis])[0]

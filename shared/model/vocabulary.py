@@ -58,6 +58,11 @@ class MappedVocabulary:
         self._kinds = mapped[first_kind : first_kind + num_ids]
         self._bytes = mapped[first_kind + num_ids :]
 
+    @property
+    def max_token_id(self) -> int:
+        """The last id; see `Vocabulary`."""
+        return len(self._kinds) - 1
+
     def is_visible(self, token_id: int, *, skip_special: bool) -> bool:
         """Say whether the token adds to the text; see `Vocabulary`."""
         if not 0 <= token_id < len(self._kinds):

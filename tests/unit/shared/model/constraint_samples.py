@@ -20,6 +20,10 @@ class SmallVocabulary:
     def eos_token_ids(self) -> list[int]:
         return [i for i, token in enumerate(self.tokens) if token == CONTROL]
 
+    @property
+    def max_token_id(self) -> int:
+        return len(self.tokens) - 1
+
     def bytes_of(self, token_id: int) -> bytes:
         return self.tokens[token_id] if token_id < len(self.tokens) else b""
 
