@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 from starlette.routing import BaseRoute, Route
 
-from slipstream.services.gateway.chunks import DONE
+from slipstream.services.gateway.chunks import DONE, error_events
 from slipstream.services.gateway.errors import ApiError, api_error_of
 from slipstream.services.gateway.exchange import CutOffError, Exchange, Receive, Scope, Send
 from slipstream.services.gateway.gateway import Gateway
@@ -92,7 +92,10 @@ class PipelineEvents:
             try:
                 await self._serve(exchange)
             except SlipstreamError as error:
-                await exchange.fail(api_error_of(error))
+                await _tell(exchange, api_error_of(error))
+            except Exception:
+                log.exception("console_failed", client_request_id=exchange.request_id)
+                await _tell(exchange, ApiError("internal_error", "the gateway failed"))
         gateway.metrics.answered(_EVENTS_PATH, exchange.status or CLIENT_CLOSED)
 
     async def _serve(self, exchange: Exchange) -> None:
@@ -112,6 +115,14 @@ class PipelineEvents:
                 work.result()
         if gateway.has_to_end.is_set():
             await exchange.send_events(DONE, is_last=True)
+
+
+async def _tell(exchange: Exchange, error: ApiError) -> None:
+    """Tell of an error by a status, or in the stream that has begun: the page shows either."""
+    if exchange.status is None:
+        await exchange.fail(error)
+    elif not exchange.is_complete:
+        await exchange.send_events(error_events(error), is_last=True)
 
 
 async def _send_all(exchange: Exchange, events: AsyncGenerator[bytes, None]) -> None:

@@ -62,7 +62,9 @@ def test_libraries_chat_stream_and_see_what_is_wrong(url: str, client: str, tmp_
         assert {"name", "age"} == set(found["structured"])
 
 
-def test_aiperf_measures_without_an_error(url: str, model_dir: Path, tmp_path: Path) -> None:
+def test_aiperf_measures_without_an_error(
+    url: str, model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _run(
         tmp_path,
         *("aiperf", "profile", "--model", _MODEL, "--url", url, "--endpoint-type", "chat"),
@@ -80,9 +82,12 @@ def test_aiperf_measures_without_an_error(url: str, model_dir: Path, tmp_path: P
     for name in ("time_to_first_token", "inter_token_latency"):
         assert _NUM_REQUESTS == found[name]["count"]
         assert found[name]["min"] > 0
+        _show(capsys, f"aiperf: {name} (ms)", found[name])
 
 
-def test_genai_bench_measures_without_an_error(url: str, model_dir: Path, tmp_path: Path) -> None:
+def test_genai_bench_measures_without_an_error(
+    url: str, model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _run(
         tmp_path,
         *("genai-bench", "benchmark", "--api-backend", "openai", "--api-base", url),
@@ -101,6 +106,16 @@ def test_genai_bench_measures_without_an_error(url: str, model_dir: Path, tmp_pa
     assert found["stats"]["ttft"]["min"] > 0
     assert found["stats"]["tpot"]["min"] > 0
     assert _NUM_TOKENS == found["stats"]["num_output_tokens"]["min"]
+    for name in ("ttft", "tpot"):
+        _show(capsys, f"genai-bench: {name} (s)", found["stats"][name])
+
+
+def _show(capsys: pytest.CaptureFixture[str], name: str, values: Json) -> None:
+    """Print what a client measured, past what is captured: people run this to see it."""
+    wanted = ("mean", "avg", "min", "p50", "p90", "p99", "max")
+    shown = ", ".join(f"{each} {values[each]:.3f}" for each in wanted if values.get(each))
+    with capsys.disabled():
+        print(f"\n{name}: {shown}")  # noqa: T201 - said above
 
 
 def _run(directory: Path, program: str, *arguments: object) -> str:

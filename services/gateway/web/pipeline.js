@@ -1,6 +1,6 @@
 // The live view: follows the gateway's events, keeps what they tell, draws it.
 
-import { ask, events, isOwn } from "./api.js";
+import { ApiError, ask, events, isOwn } from "./api.js";
 import { drawDiagram } from "./diagram.js";
 import { byId, make, plural, rate, setText } from "./dom.js";
 import { drawRows } from "./rows.js";
@@ -27,21 +27,23 @@ async function follow(askForKey) {
     try {
       const response = await ask("console/events");
       setLink("live");
-      for await (const update of events(response)) take(update);
+      for await (const update of events(response)) {
+        if (update.error) throw new ApiError(response.status, update.error);
+        take(update);
+      }
       setLink("reconnecting");
     } catch (error) {
-      setLink(error.status ? "off" : "reconnecting", error.message);
+      setLink(error.status ? "off" : "reconnecting", `: ${error.message}`);
       if (error.status === 401) await askForKey();
     }
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
   }
 }
 
-function setLink(status, title = "") {
+function setLink(status, reason = "") {
   const link = byId("link");
   link.dataset.status = status;
-  link.title = title;
-  setText(link, status);
+  setText(link, status + reason);
 }
 
 function take(update) {

@@ -204,6 +204,23 @@ async def test_watchers_see_reports_as_they_come_and_no_id(house: House) -> None
     assert b"secret-id" not in visit.body
 
 
+async def test_a_stream_that_fails_says_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"data: {}\n\n"
+        raise RuntimeError("of whatever kind")
+
+    @contextlib.asynccontextmanager
+    async def watched() -> AsyncIterator[AsyncIterator[bytes]]:
+        yield broken()
+
+    monkeypatch.setattr(house.gateway.feed, "watched", watched)
+    visit = await get(house.app, "/console/events")
+
+    _, error, done, _ = visit.body.split(b"\n\n")
+    assert b"internal_error" in error
+    assert b"data: [DONE]" == done
+
+
 async def test_nobody_listens_while_nobody_watches(house: House) -> None:
     """What nobody sees costs nothing: no subscription, no model, no question for figures."""
     asked = []
