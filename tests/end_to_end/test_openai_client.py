@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -64,6 +68,24 @@ async def test_a_chat_is_answered(api: openai.AsyncOpenAI, real_client: client.C
     ) == (answer.usage.prompt_tokens, answer.usage.completion_tokens)
     assert ("chat.completion", DEFAULT_MODEL) == (answer.object, answer.model)
     assert {"seed": 11} == {key: getattr(choice, key) for key in ("seed",)}
+
+
+def test_the_example_of_the_readme_prints_what_it_says(real_stack: stack.Stack) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"```python\n(from openai.*?)```\n\nprints\n\n```\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    code, printed = found.groups()
+    assert "http://127.0.0.1:8000" in code
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code.replace("http://127.0.0.1:8000", real_stack.http_url)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (0, printed, "") == (done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
