@@ -6,6 +6,7 @@ Loads the library, 8 MB and 50 ms that most processes never need: import it with
 
 import json
 import re
+from decimal import Decimal
 from functools import cache, lru_cache
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
@@ -23,6 +24,7 @@ _MAX_GRAMMAR_SIZE = 10_000
 _COMPILE_FUEL = 1_000_000
 _STEP_FUEL = 200_000
 _MAX_STEP_ITEMS = 50_000
+_MAX_NUM_REMAINDERS = 1000
 
 # Tokens are bytes to us: forcing would only allow one way to write what must follow, and ask for a
 # tokenizer that workers don't load.
@@ -61,10 +63,32 @@ def raise_error_of(matcher: LLMatcher) -> None:
 def _start_rule(constraint: Constraint) -> str:
     if constraint.kind == "regex":
         return f"start: /{regex_to_lark(constraint.text)}/"
+    _check_steps(json.loads(constraint.text))
     # Put in as text: what a schema says depends on the order of its keys.
     content = constraint.text[1:-1]
     options = json.dumps({"whitespace_pattern": _WHITESPACE})
     return f'start: %json {{"{OPTIONS_KEY}": {options}{"," if content else ""}{content}}}'
+
+
+def _check_steps(schema: object) -> None:
+    """Refuse a `multipleOf` with many remainders: each is a state, made before any limit counts."""
+    waiting = [schema]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, list):
+            waiting += found
+        elif isinstance(found, dict):
+            waiting += found.values()
+            step = found.get("multipleOf")
+            if isinstance(step, int | float) and _num_remainders(step) > _MAX_NUM_REMAINDERS:
+                raise ConstraintError(f"multipleOf {str(step)[:24]} takes too many states")
+
+
+def _num_remainders(step: float) -> Decimal:
+    number = abs(Decimal(str(step)))
+    exponent = number.as_tuple().exponent
+    is_fraction = isinstance(exponent, int) and exponent < 0
+    return number.scaleb(-exponent) if is_fraction else number
 
 
 @cache

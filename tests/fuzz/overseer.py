@@ -38,7 +38,7 @@ def run(
 def _run_part(work: Work, seed: int, tell: Callable[[Outcome], None]) -> Iterator[Outcome]:
     left = dict(work)
     while left:
-        for outcome in _run_process(left, seed):
+        for outcome in _run_process(dict(left), seed):
             left.pop(outcome.name, None)
             tell(outcome)
             yield outcome
