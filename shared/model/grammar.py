@@ -24,7 +24,7 @@ _MAX_GRAMMAR_SIZE = 10_000
 _COMPILE_FUEL = 1_000_000
 _STEP_FUEL = 200_000
 _MAX_STEP_ITEMS = 50_000
-_MAX_NUM_REMAINDERS = 1000
+_MAX_NUM_REMAINDERS = 10_000
 
 # Tokens are bytes to us: forcing would only allow one way to write what must follow, and ask for a
 # tokenizer that workers don't load.
@@ -71,8 +71,12 @@ def _start_rule(constraint: Constraint) -> str:
 
 
 def _check_steps(schema: object) -> None:
-    """Refuse a `multipleOf` with many remainders: each is a state, made before any limit counts."""
-    waiting = [schema]
+    """
+    Refuse `multipleOf` with many remainders: each is a state, made before any limit counts.
+
+    Several may have to hold at once, with as many states as their product.
+    """
+    waiting, product = [schema], Decimal(1)
     while waiting:
         found = waiting.pop()
         if isinstance(found, list):
@@ -80,15 +84,18 @@ def _check_steps(schema: object) -> None:
         elif isinstance(found, dict):
             waiting += found.values()
             step = found.get("multipleOf")
-            if isinstance(step, int | float) and _num_remainders(step) > _MAX_NUM_REMAINDERS:
+            if isinstance(step, int | float):
+                product *= max(Decimal(1), _num_remainders(step))
+            if product > _MAX_NUM_REMAINDERS:
                 raise ConstraintError(f"multipleOf {str(step)[:24]} takes too many states")
 
 
 def _num_remainders(step: float) -> Decimal:
     number = abs(Decimal(str(step)))
     exponent = number.as_tuple().exponent
-    is_fraction = isinstance(exponent, int) and exponent < 0
-    return number.scaleb(-exponent) if is_fraction else number
+    if isinstance(exponent, int) and exponent < 0:
+        return number.scaleb(-exponent)
+    return number
 
 
 @cache
