@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
+from slipstream.shared.config_checks import check_hash_bits, check_range, is_every_address
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.kv.block_hash import NUM_BITS
 from slipstream.shared.messages.common import Route
@@ -77,9 +77,9 @@ class ServiceConfig(NatsConfig):
                 "--engine torch works in float32 only; leave --format and --kv-format out, "
                 "or take the native engine"
             )
-        _check_range("drain_s", self.drain_s, 0, 3600)
+        check_range("drain_s", self.drain_s, 0, 3600)
         if self.metrics_port is not None:
-            _check_range("metrics_port", self.metrics_port, 0, 65_535)
+            check_range("metrics_port", self.metrics_port, 0, 65_535)
 
     def _check_measured(self, name: str, engines: tuple[str, ...] | None = None) -> None:
         """Let benchmarks alone do without a layer. Raises ConfigurationError."""
@@ -133,24 +133,24 @@ class SchedulerConfig(ServiceConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.weights_of_tenants
-        _check_range("num_reserved_seats", self.num_reserved_seats, 0, 4096)
-        _check_range("prompt_window", self.prompt_window, 1, 1_000_000)
-        _check_range("max_num_waiting", self.max_num_waiting, 1, 1_000_000)
-        _check_range("default_max_tokens", self.default_max_tokens, 1, 1_000_000)
-        _check_range("default_deadline_ms", self.default_deadline_ms, 1, self.max_deadline_ms)
+        check_range("num_reserved_seats", self.num_reserved_seats, 0, 4096)
+        check_range("prompt_window", self.prompt_window, 1, 1_000_000)
+        check_range("max_num_waiting", self.max_num_waiting, 1, 1_000_000)
+        check_range("default_max_tokens", self.default_max_tokens, 1, 1_000_000)
+        check_range("default_deadline_ms", self.default_deadline_ms, 1, self.max_deadline_ms)
         self._check_submissions()
 
     def _check_submissions(self) -> None:
-        _check_range("max_num_submissions", self.max_num_submissions, 0, 4096)
-        _check_range("max_num_deliveries", self.max_num_deliveries, 1, 1_000_000)
-        _check_range("max_submission_age_s", self.max_submission_age_s, 1, _YEAR_S)
-        _check_range("redelivery_s", self.redelivery_s, 0.5, 3600)
-        _check_range("max_num_queued", self.max_num_queued, 1, 1_000_000_000)
-        _check_range("max_queued_bytes", self.max_queued_bytes, self.max_request_bytes, 2**50)
-        _check_range("result_keep_s", self.result_keep_s, 1, _YEAR_S)
-        _check_range("max_result_bytes", self.max_result_bytes, MIB, 2**50)
-        _check_range("dead_keep_s", self.dead_keep_s, 1, _YEAR_S)
-        _check_range("max_dead_bytes", self.max_dead_bytes, self.max_request_bytes, 2**50)
+        check_range("max_num_submissions", self.max_num_submissions, 0, 4096)
+        check_range("max_num_deliveries", self.max_num_deliveries, 1, 1_000_000)
+        check_range("max_submission_age_s", self.max_submission_age_s, 1, _YEAR_S)
+        check_range("redelivery_s", self.redelivery_s, 0.5, 3600)
+        check_range("max_num_queued", self.max_num_queued, 1, 1_000_000_000)
+        check_range("max_queued_bytes", self.max_queued_bytes, self.max_request_bytes, 2**50)
+        check_range("result_keep_s", self.result_keep_s, 1, _YEAR_S)
+        check_range("max_result_bytes", self.max_result_bytes, MIB, 2**50)
+        check_range("dead_keep_s", self.dead_keep_s, 1, _YEAR_S)
+        check_range("max_dead_bytes", self.max_dead_bytes, self.max_request_bytes, 2**50)
 
     @property
     def weights_of_tenants(self) -> Mapping[str, float]:
@@ -189,14 +189,14 @@ class GatewayConfig(ServiceConfig, HttpTlsFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_tls()
-        _check_range("http_port", self.http_port, 0, _MAX_PORT)
-        _check_range("max_body_bytes", self.max_body_bytes, 1024, 2**30)
-        _check_range("max_num_streams", self.max_num_streams, 1, 1_000_000)
-        _check_range("request_timeout_s", self.request_timeout_s, 0.1, 86_400)
-        _check_range("body_timeout_s", self.body_timeout_s, 0.1, 3600)
-        _check_range("stall_timeout_s", self.stall_timeout_s, 0.1, 3600)
-        _check_range("lost_timeout_s", self.lost_timeout_s, 3, 3600)
-        _check_range("stream_buffer_bytes", self.stream_buffer_bytes, 1024, 2**30)
+        check_range("http_port", self.http_port, 0, _MAX_PORT)
+        check_range("max_body_bytes", self.max_body_bytes, 1024, 2**30)
+        check_range("max_num_streams", self.max_num_streams, 1, 1_000_000)
+        check_range("request_timeout_s", self.request_timeout_s, 0.1, 86_400)
+        check_range("body_timeout_s", self.body_timeout_s, 0.1, 3600)
+        check_range("stall_timeout_s", self.stall_timeout_s, 0.1, 3600)
+        check_range("lost_timeout_s", self.lost_timeout_s, 3, 3600)
+        check_range("stream_buffer_bytes", self.stream_buffer_bytes, 1024, 2**30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,10 +234,10 @@ class WorkerConfig(ServiceConfig):
             self._check_measured("fused", engines=("auto", "native"))
         if not self.is_paging:
             self._check_measured("paging")
-        _check_range("num_threads", self.num_threads, 0, 1024)
-        _check_range("num_seats", self.num_seats, 1, 4096)
-        _check_range("token_budget", self.token_budget, 1, 65_536)
-        _check_range("prompt_step_ms", self.prompt_step_ms, 1, 60_000)
+        check_range("num_threads", self.num_threads, 0, 1024)
+        check_range("num_seats", self.num_seats, 1, 4096)
+        check_range("token_budget", self.token_budget, 1, 65_536)
+        check_range("prompt_step_ms", self.prompt_step_ms, 1, 60_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +258,7 @@ class DraftSourceConfig(ServiceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range("draft_memory_mib", self.draft_memory_mib, 1, 1_000_000)
+        check_range("draft_memory_mib", self.draft_memory_mib, 1, 1_000_000)
         if self.draft_kind == "model" and not self.draft_model:
             raise ConfigurationError(
                 "--draft-kind model needs --draft-model: a name or directory of a model with the "
@@ -295,10 +295,10 @@ class DecodeConfig(WorkerConfig, DraftSourceConfig):
             self._check_measured("continuous_batching")
         if not self.is_chunking_prompts:
             self._check_measured("chunked_prefill")
-        _check_range("max_num_draft_tokens", self.max_num_draft_tokens, 0, 64)
-        _check_range("draft_budget_ms", self.draft_budget_ms, 0, 1000)
-        _check_range("num_granted_blocks", self.num_granted_blocks, 1, 4096)
-        _check_range("step_stretch", self.step_stretch, 1.1, 100)
+        check_range("max_num_draft_tokens", self.max_num_draft_tokens, 0, 64)
+        check_range("draft_budget_ms", self.draft_budget_ms, 0, 1000)
+        check_range("num_granted_blocks", self.num_granted_blocks, 1, 4096)
+        check_range("step_stretch", self.step_stretch, 1.1, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,8 +317,8 @@ class DraftConfig(DraftSourceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range("num_threads", self.num_threads, 0, 1024)
-        _check_range("max_ngram", self.max_ngram, self.min_ngram, 16)
+        check_range("num_threads", self.num_threads, 0, 1024)
+        check_range("max_ngram", self.max_ngram, self.min_ngram, 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,8 +342,8 @@ class KvConfig(ServiceConfig, TransferTlsFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_hash_bits(self.block_hash_bits, is_test_mode=self.is_test_mode)
-        _check_range("lease_ms", self.lease_ms, 100, 600_000)
-        _check_range("spill_bytes", self.spill_bytes, 0, 2**50)
+        check_range("lease_ms", self.lease_ms, 100, 600_000)
+        check_range("spill_bytes", self.spill_bytes, 0, 2**50)
         if self.spill_bytes and self.spill_dir is None:
             raise ConfigurationError(
                 "--spill-bytes needs --spill-dir: a directory on a disk, not in memory"
@@ -351,7 +351,7 @@ class KvConfig(ServiceConfig, TransferTlsFiles):
         self._check_tls()
         self._check_transfer()
         if self.num_blocks is not None:
-            _check_range("num_blocks", self.num_blocks, 2, 2**31)
+            check_range("num_blocks", self.num_blocks, 2, 2**31)
 
     @property
     def planes(self) -> tuple[str, ...]:
@@ -376,30 +376,8 @@ class KvConfig(ServiceConfig, TransferTlsFiles):
                 f"--transfer-listen is {self.transfer_listen!r}; it must be HOST:PORT"
             )
         is_advertised = self.transfer_advertise is not None
-        if "tcp" in self.planes and _is_every_address(host.strip("[]")) and not is_advertised:
+        if "tcp" in self.planes and is_every_address(host.strip("[]")) and not is_advertised:
             raise ConfigurationError(
                 f"--transfer-listen {self.transfer_listen} is no address that other hosts can "
                 "reach: name one with --transfer-advertise HOST:PORT"
             )
-
-
-def _is_every_address(host: str) -> bool:
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False  # a name
-
-
-def check_hash_bits(num_bits: int, *, is_test_mode: bool) -> None:
-    """Let tests alone weaken the block hash. Raises ConfigurationError."""
-    _check_range("block_hash_bits", num_bits, 0, NUM_BITS)
-    if num_bits < NUM_BITS and not is_test_mode:
-        raise ConfigurationError(
-            f"--block-hash-bits {num_bits} makes block hashes collide: it needs --test-mode"
-        )
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        option = name.replace("_", "-")
-        raise ConfigurationError(f"--{option} is {value:g}; it must lie in [{low:g}, {high:g}]")

@@ -16,8 +16,8 @@ from slipstream.shared.config import (
     Eviction,
     KvChoice,
     WeightChoice,
-    check_hash_bits,
 )
+from slipstream.shared.config_checks import check_hash_bits
 from slipstream.shared.errors import ConfigurationError
 from slipstream.shared.lifecycle import read_status
 from slipstream.shared.messages.common import Role, Route

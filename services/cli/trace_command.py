@@ -55,9 +55,9 @@ def trace(
 
       slipstream trace --file trace.json --attributes
     """
-    quiet_logs()
     otlp = _otlp_of(file) if file is not None else None
     if otlp is None:
+        quiet_logs()
         found = asyncio.run(_ask(nats, wanted))
         if not hasattr(found, "otlp"):
             _print_list(found, is_json=json)

@@ -3,9 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
 import structlog
 
@@ -14,6 +12,7 @@ from slipstream.services.scheduler.attempt_spans import start_attempt, tell_sche
 from slipstream.services.scheduler.blame import NOBODYS_FAULT, who_failed
 from slipstream.services.scheduler.deadlines import Deadlines
 from slipstream.services.scheduler.dispatch import Dispatcher
+from slipstream.services.scheduler.errands import Errands
 from slipstream.services.scheduler.fitting import too_large, unlike
 from slipstream.services.scheduler.load import Load
 from slipstream.services.scheduler.metrics import SchedulerMetrics
@@ -21,7 +20,6 @@ from slipstream.services.scheduler.records import RequestRecord
 from slipstream.shared.config import SchedulerConfig
 from slipstream.shared.errors import NoRespondersError, SlipstreamError
 from slipstream.shared.ids import RequestId, WorkerId
-from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.common import Phase, Rejected
 from slipstream.shared.messages.generate import REPLACED, Cancel, Cancelled
 from slipstream.shared.messages.reports import EndedSequence
@@ -35,6 +33,7 @@ log = structlog.get_logger()
 
 NO_WORKER_S = 10.0  # how long a request waits for a first decode worker to appear
 RETRY_AFTER_MS = 1000
+_DRAINING = Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
 _NUM_CLOSED = 4096
 _REST_S = 0.05
 _NUM_AT_A_TIME = 32
@@ -69,7 +68,8 @@ class Desk:
         self._placeable = asyncio.Event()
         # Hears of each record that is closed, with the code of its failure, if any.
         self.on_closed: Callable[[RequestRecord, str | None], None] = lambda _record, _code: None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._errands = Errands()
+        self.run = self._errands.run
 
     def open(self, record: RequestRecord) -> None:
         """Let an admitted request wait for its turn."""
@@ -103,7 +103,7 @@ class Desk:
 
     async def abandon(self) -> None:
         """Let go of everything and tell nobody: another scheduler answers."""
-        await cancel_all(self._tasks)
+        await self._errands.cancel()
         self.records.clear()
 
     def held_by(self, worker_id: WorkerId) -> list[RequestRecord]:
@@ -237,34 +237,15 @@ class Desk:
         Streams that decode belong to their workers and go on.
         """
         await self._refuse_waiting()
-        refusal = Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
         prefilling = [each for each in self.records.values() if each.phase == "prefilling"]
         for record in prefilling:
-            self.run(self.give_up(record, refusal), record.log_fields)
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=timeout_s)
+            self.run(self.give_up(record, _DRAINING), record.log_fields)
+        await self._errands.wait(timeout_s)
         await self._refuse_waiting()  # attempts that failed meanwhile
 
     async def _refuse_waiting(self) -> None:
         for record in self.load.waiting():
-            await self.fail(
-                record, Refusal("draining", "the scheduler is shutting down", RETRY_AFTER_MS)
-            )
-
-    def run(
-        self, work: Coroutine[Any, Any, None], log_fields: Mapping[str, str | int] | None = None
-    ) -> None:
-        """Run something beside the loops; the fields are those of the request that it is for."""
-        # Any: a coroutine's send type
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._done, log_fields or {}))
-
-    def _done(self, log_fields: Mapping[str, str | int], task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            kind = type(error).__name__
-            log.error("task_failed", **log_fields, error=str(error), kind=kind, exc_info=error)
+            await self.fail(record, _DRAINING)
 
     def _place_next(self) -> RequestRecord | None:
         """Begin an attempt at the next request that has somewhere to go."""

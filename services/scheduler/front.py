@@ -92,6 +92,7 @@ class Front:
             self.desk.place_loop(),
             self.watch.tick_loop(),
             self.interest.loop(),
+            self.relay.loop(),
             keep_registry(self._bus),
         )
 

@@ -75,12 +75,7 @@ class Term:
         reports = await front.watch.meet()
         await serve(self._bus, CANCEL.wildcard, CANCEL, self._cancel)
         await serve(self._bus, RESUME.wildcard, RESUME, self._resume)
-        loops = (
-            front.desk.place_loop(),
-            front.watch.tick_loop(),
-            front.interest.loop(),
-            front.relay.loop(),
-        )
+        loops = front.loops()
         await self._bus.flush()
         await standby.stop()
         held_back = self._open_door(standby.shadow)

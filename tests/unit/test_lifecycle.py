@@ -32,6 +32,7 @@ class Plain:
     worker_id = "kv-1"
     metrics_url = "http://127.0.0.1:9/metrics"
     http_url = None
+    detail = ""
 
     def __init__(self):
         self.trouble = sys.argv[1]

@@ -25,6 +25,7 @@ A_LIFE = "waits for the end of what it runs, and ends that if it is ended itself
 IN_A_BOUND = "all who call it have a deadline around it"
 REASONS = {
     "shared/bus/nats_bus.py:wait_lost": A_LOOP,
+    "shared/bus/nats_refusals.py:unless_refused": IN_A_BOUND,
     "shared/process.py:wait": A_LIFE,
     "shared/lifecycle.py:_run_until": A_LIFE,
     "shared/lifecycle.py:_start_and_wait": A_LIFE,
@@ -42,6 +43,11 @@ REASONS = {
     "services/gateway/generation_endpoint.py:_run": A_LIFE,
     "services/scheduler/submission_desk.py:_turn": "the turn of a submission ends with it",
     "services/scheduler/desk.py:place_loop": A_LOOP,
+    "services/scheduler/lease.py:_create": "the store has deadlines of its own",
+    "services/scheduler/lease.py:_renew": "as above",
+    "services/scheduler/reign.py:stop": "a term drains for as long as it is configured to",
+    "services/scheduler/reign.py:_turn_loop": A_LOOP,
+    "services/kv_manager/reclaimer.py:run": A_LOOP,
     "services/prefill/service.py:wait": A_LIFE,
     "services/decode/service.py:wait": A_LIFE,
     "services/decode/jobs.py:_run": "a sequence is retired by its deadline, or with its worker",

@@ -129,7 +129,7 @@ class Interleaving:
             while self.office.desk.records:
                 await self.let_go()
                 await asyncio.sleep(0.005)
-        await until(lambda: not self.office.desk._tasks, 20)
+        await until(lambda: not self.office.desk._errands._tasks, 20)
 
     async def let_go(self) -> None:
         """Each worker says that its cancelled attempts are over; its process begins anew."""

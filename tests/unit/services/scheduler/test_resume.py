@@ -5,6 +5,8 @@ from typing import Any
 from slipstream.services.scheduler.answers import Answers
 from slipstream.services.scheduler.front import Front
 from slipstream.services.scheduler.metrics import SchedulerMetrics
+from slipstream.services.scheduler.relay import Relay
+from slipstream.services.scheduler.succession import ALONE
 from slipstream.shared.bus.bus import Incoming
 from slipstream.shared.bus.subjects import DECODE
 from slipstream.shared.messages.codec import decoder_of
@@ -28,6 +30,7 @@ def front_of(office: Office) -> Front:
         office.desk,
         office.watch,
         SchedulerMetrics(PrometheusMeter()),
+        Relay(office.bus, ALONE),
     )
 
 
