@@ -68,16 +68,20 @@ class LoopThread:
             tasks.append(task)
             task.add_done_callback(lambda done: self._pass_on(done, outcome))
 
-        with self._lock:
-            if self.is_stopped:
+        def end() -> None:
+            for task in tasks:
+                task.cancel()
+            if not tasks:
+                # Interrupted before it was begun.
                 work.close()
-                raise self._stopped()
-            self._loop.call_soon_threadsafe(begin)
+                outcome.cancel()
+
         try:
+            self._soon(begin, work)
             return outcome.result()
         except BaseException:
-            if not outcome.done():
-                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            if not (outcome.done() or self.is_stopped):
+                self._loop.call_soon_threadsafe(end)
                 concurrent.futures.wait({outcome}, _INTERRUPT_S)
             raise
 
@@ -88,6 +92,13 @@ class LoopThread:
                 self.is_stopped = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_S)
+
+    def _soon(self, begin: Callable[[], None], work: Coroutine[Any, Any, T]) -> None:
+        with self._lock:
+            if self.is_stopped:
+                work.close()
+                raise self._stopped()
+            self._loop.call_soon_threadsafe(begin)
 
     def _pass_on(self, task: "asyncio.Task[T]", outcome: "concurrent.futures.Future[T]") -> None:
         if task.cancelled():
