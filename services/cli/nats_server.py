@@ -83,7 +83,9 @@ class NatsServer:
         except (OSError, ValueError, KeyError):
             return False
         self._port = int(urls[0].rpartition(":")[2])
-        (self._directory / _URL_FILE).write_text(self.url, encoding="ascii")
+        url_file = self._directory / _URL_FILE
+        url_file.touch(mode=0o600)
+        url_file.write_text(self.url, encoding="ascii")
         # Started again it must be found where its clients look for it.
         self._write_settings(self._port)
         return True

@@ -61,12 +61,12 @@ class _Bounded:
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; of a head only so many, and not for long."""
-        known = self.cycle
+        known, was_head = self.cycle, self._awaits_head()
         super().data_received(data)  # type: ignore[misc] # as above
         if self.cycle is not known:
             self._num_head_bytes = 0
             self._clock.cancel()
-        elif self._awaits_head():
+        elif was_head and self._awaits_head():  # else they were the end of a body
             if not self._num_head_bytes and known is not None:
                 self._restart_clock()
             self._num_head_bytes += len(data)

@@ -142,6 +142,8 @@ _PUBLISH: dict[NatsRole, tuple[str, ...]] = {
         # Its own too: submissions and several choices are asked for in its own name.
         *_inboxes((*_ASKERS, "scheduler")),
         *_on(subjects.PREFILL, subjects.DECODE, subjects.DRAFT, subjects.DEAD),
+        # Which of them leads, and what the one that stands by needs to know.
+        subjects.EVENT.subject(role="scheduler"),
         *_kv("known"),
         *_info(*_STREAMS),
         *_made(*_STREAMS),
@@ -186,9 +188,12 @@ _PUBLISH: dict[NatsRole, tuple[str, ...]] = {
     "operator": (
         *_CLIENT,
         *_on(subjects.PREFILL, subjects.DECODE, subjects.DRAFT, subjects.TRACES),
+        # Under which key a result lies is chosen by who submits a job again.
+        *_on(subjects.REQUEUE, subjects.REQUEUE_MODEL),
         *_kv("audit", "known"),
         f"{subjects.DISCOVERY_PREFIX}.>",
         *_REGISTRY,
+        *_read(subjects.LEADER_BUCKET),
         # Streams, their consumers, dead letters; and to begin anew with them.
         f"{_API}.INFO",
         f"{_API}.STREAM.LIST",

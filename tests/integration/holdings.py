@@ -27,7 +27,7 @@ def _of_scheduler(stack: ServiceStack) -> Holdings:
     return {
         "records": desk.records,
         "waiting": len(desk.load.queue) + desk.load.queue.num_bytes,
-        "desk tasks": desk._tasks,
+        "desk tasks": desk._errands._tasks,
         "admitting": front._num_admitting + front._num_bytes_admitting,
         # What is closed may be waited for in vain, and is forgotten some seconds later.
         "groups": [each for each in groups if len(each.closed) < each.num_choices],

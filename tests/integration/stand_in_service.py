@@ -19,6 +19,7 @@ class StandIn:
         self.worker_id: WorkerId = new_worker_id(role)
         self.metrics_url: str | None = None
         self.http_url: str | None = None
+        self.detail = ""
 
     async def start(self) -> None:
         """Leave a file where the KV manager leaves its arena."""

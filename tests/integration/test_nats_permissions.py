@@ -39,6 +39,8 @@ TOPICS = {
     "slipstream.v1.generate.a-model": (ASKERS, {S}),
     "slipstream.v1.submit": (CLIENTS, NOBODY),
     "slipstream.v1.submit.a-model": (CLIENTS, NOBODY),
+    "slipstream.v1.requeue.some-key": ({O}, NOBODY),
+    "slipstream.v1.requeue.some-key.a-model": ({O}, NOBODY),
     "slipstream.v1.cancel.some-id": (ASKERS, {S}),
     "slipstream.v1.resume.some-id": (ASKERS, {S}),
     "slipstream.v1.prefill.some-id": ({S, O}, {P}),
@@ -46,7 +48,9 @@ TOPICS = {
     "slipstream.v1.draft.some-id": ({S, D, O}, {F}),
     "slipstream.v1.report.some-id": ({K, P, D, F}, {S, D, G, O}),
     "slipstream.v1.event.kv": ({K}, {S, O}),
+    "slipstream.v1.event.scheduler": ({S}, {S, O}),
     "slipstream.v1.event.decode": (NOBODY, {S, O}),
+    "slipstream.v1.traces": ({O}, {O}),
     "slipstream.v1.dead.gave_up": ({S}, {O}),
     "slipstream.v1.kvdata.some-host": ({K}, {K}),
     "slipstream.v1.kv.some-host.match": ({P, D}, {K}),
@@ -112,7 +116,7 @@ JETSTREAM = {
     f"{API}.DIRECT.GET.KV_slipstream_results": NOBODY,
     f"{API}.DIRECT.GET.slipstream_dead": {O},
     f"{API}.DIRECT.GET.KV_slipstream_workers.$KV.slipstream_workers.one": {S, D, O, C, N},
-    f"{API}.DIRECT.GET.KV_slipstream_leader.$KV.slipstream_leader.one": {S},
+    f"{API}.DIRECT.GET.KV_slipstream_leader.$KV.slipstream_leader.one": {S, O},
     f"{API}.DIRECT.GET.KV_slipstream_results.$KV.slipstream_results.one": {S, O, C, N},
     f"{API}.CONSUMER.CREATE.KV_slipstream_workers": NOBODY,
     f"{API}.CONSUMER.CREATE.KV_slipstream_workers.one": NOBODY,
@@ -231,7 +235,13 @@ async def test_listening_is_allowed_as_the_table_says(who: tuple[NatsRole, Conne
 def test_the_table_knows_every_subject_that_there_is() -> None:
     """A topic, a verb or a bucket that is added has to be decided on here."""
     words = {f"{{{name}}}": "some-id" for name in ("request_id", "worker_id")}
-    words |= {"{model}": "a-model", "{role}": "kv", "{reason}": "gave_up", "{host_id}": "some-host"}
+    words |= {
+        "{model}": "a-model",
+        "{role}": "kv",
+        "{key}": "some-key",
+        "{reason}": "gave_up",
+        "{host_id}": "some-host",
+    }
     for topic in (*subjects.TOPICS, subjects.KV_DATA):
         for verb in subjects.MANAGER_VERBS:
             subject = topic.pattern.replace("{verb}", verb)

@@ -14,6 +14,8 @@ from slipstream.shared.bus.nats_bus import NatsBus
 from slipstream.shared.bus.subjects import (
     DEAD,
     LEADER_BUCKET,
+    REQUEUE,
+    REQUEUE_MODEL,
     RESULTS_BUCKET,
     SUBMIT,
     SUBMIT_MODEL,
@@ -368,6 +370,8 @@ async def test_nothing_interactive_is_captured(start: Start, submitter: Submitte
     assert {
         SUBMIT.pattern,
         SUBMIT_MODEL.wildcard,
+        REQUEUE.wildcard,
+        REQUEUE_MODEL.wildcard,
         DEAD.wildcard,
         f"$KV.{RESULTS_BUCKET}.>",
     } == captured
