@@ -1,4 +1,4 @@
-"""Two hosts, a gateway, a scheduler and a NATS server, all of which can be hit."""
+"""Two hosts, a gateway, two schedulers and a NATS server, all of which can be hit."""
 
 import asyncio
 import contextlib
@@ -41,6 +41,8 @@ class World:
     def __init__(self, directory: Path, seed: int, *, is_small: bool) -> None:
         """A small one is a host with one process of each role."""
         self._hosts = {"a": ("kv-a", "prefill-a", "decode-a")} if is_small else _HOSTS
+        # One leads, the other stands by; in a small world one is started again.
+        self._schedulers = ("scheduler-1",) if is_small else ("scheduler-1", "scheduler-2")
         self.directory = directory
         self.mark = secrets.token_hex(8)
         self.nats_port, self.http_port = free_port(), free_port()
@@ -69,7 +71,8 @@ class World:
         self._store.mkdir()
         self.is_disk_small = _mount(self._store)
         await self._start_nats()
-        self._add("scheduler", "scheduler", self.nats_port, step_ms)
+        for name in self._schedulers:
+            self._add(name, "scheduler", self.nats_port, step_ms)
         for host, names in self._hosts.items():
             port = self.nats_port if host == "a" else proxy.port
             for name in names:
