@@ -79,12 +79,12 @@ class Front:
         self._num_admitting = 0
         self._num_bytes_admitting = 0
 
-    async def start(self) -> None:
-        """Listen for what comes back to us."""
+    async def start(self) -> bool:
+        """Listen for what comes back to us; tell whether there was no registry before."""
         await self._choices.start()
         await self.interest.start()
         await self._prefixes.start()
-        await keep_registry_once(self._bus)
+        return await keep_registry_once(self._bus)
 
     def loops(self) -> tuple[Coroutine[None, None, None], ...]:
         """Return what runs as long as the scheduler does; it ends only by failing."""

@@ -23,9 +23,10 @@ async def keep_registry(bus: Bus) -> None:
         await keep_registry_once(bus)
 
 
-async def keep_registry_once(bus: Bus) -> None:
-    """Make the bucket where it is missing."""
+async def keep_registry_once(bus: Bus) -> bool:
+    """Make the bucket where it is missing; tell whether it was, and is there now."""
     try:
-        await bus.registry().ensure()
+        return await bus.registry().ensure()
     except SlipstreamError as error:
         log.warning("registry_missing", error=str(error))
+        return False

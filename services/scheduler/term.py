@@ -30,8 +30,10 @@ from slipstream.shared.messages.generate import Cancel, Resume
 from slipstream.shared.messages.reports import WorkerReport
 from slipstream.shared.telemetry.meter import Meter
 from slipstream.shared.telemetry.tracing import Tracer
+from slipstream.shared.worker.reporter import REPORT_S
 
 _LOOK_AGAIN_S = 1.0  # between two questions to one worker
+_FIRST_REPORTS_S = REPORT_S + 0.05
 
 
 class Term:
@@ -63,7 +65,7 @@ class Term:
     async def start(self, standby: Standby) -> None:
         """Listen, learn what runs, and go on with it."""
         front = self.front
-        await front.start()
+        is_registry_new = await front.start()
         await serve(self._bus, REPORT.wildcard, REPORT, self._report)
         # Guarded by a lease we get all messages. In a group with one that is frozen, and leads no
         # longer, half of them would be sent to it.
@@ -73,6 +75,9 @@ class Term:
         await self._bus.flush()
         # Before the first request: who is not known yet can't be given one.
         reports = await front.watch.meet()
+        if is_registry_new:
+            # Who came before the registry has no record in it, and tells of itself in this time.
+            await asyncio.sleep(_FIRST_REPORTS_S)
         await serve(self._bus, CANCEL.wildcard, CANCEL, self._cancel)
         await serve(self._bus, RESUME.wildcard, RESUME, self._resume)
         loops = front.loops()

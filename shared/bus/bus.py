@@ -46,8 +46,8 @@ class Subscription(Protocol):
 class Registry(Protocol):
     """The bucket of worker records: discovery only, never liveness."""
 
-    async def ensure(self) -> None:
-        """Make the bucket, for those who may not."""
+    async def ensure(self) -> bool:
+        """Make the bucket, for those who may not; tell whether it was missing."""
 
     async def put(self, key: str, value: bytes) -> None:
         """Write an entry; it fades when it isn't written again."""

@@ -63,8 +63,9 @@ class MemoryRegistry:
 
     records: dict[str, bytes] = field(default_factory=dict)
 
-    async def ensure(self) -> None:
+    async def ensure(self) -> bool:
         """Nothing is missing."""
+        return False
 
     async def put(self, key: str, value: bytes) -> None:
         """Write an entry."""

@@ -23,11 +23,14 @@ class NatsRegistry:
         self.client = client
         self._may_make = may_make
         self._bucket: KeyValue | None = None
+        self._is_made = False  # by the last look for it
 
-    async def ensure(self) -> None:
-        """Make the bucket where it is missing."""
+    async def ensure(self) -> bool:
+        """Make the bucket where it is missing; tell whether it was."""
+        self._is_made = False
         with self._forget_on_error():
             await self._open()
+        return self._is_made
 
     async def put(self, key: str, value: bytes) -> None:
         """Write an entry."""
@@ -69,6 +72,7 @@ class NatsRegistry:
                     direct=True,
                     storage=nats.js.api.StorageType.MEMORY,
                 )
+                self._is_made = True
         return self._bucket
 
     @contextlib.contextmanager
