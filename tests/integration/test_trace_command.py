@@ -19,19 +19,18 @@ def test_what_was_asked_is_shown_from_end_to_end(
     url = url_of(up)
     asked = json.loads(generate(url, environment, "--json", "--max-tokens", "5", "Hello").stdout)
     trace_id = asked["trace_id"]
-    deadline_s = time.monotonic() + 10
-    # Each process sends its spans on its own time, the scheduler the root's last.
+    deadline_s = time.monotonic() + 15
+    # Each process sends its spans on its own time.
     while True:
         found = ask(environment, "trace", trace_id, "--nats", url, "--json")
         spans = from_otlp(json.loads(found.stdout)) if found.returncode == 0 else []
-        if any(span.parent_span_id is None for span in spans):
+        roles = {span.service.removeprefix("slipstream-") for span in spans}
+        if roles >= {"scheduler", "decode", "kv"} and any(not s.parent_span_id for s in spans):
             break
-        assert time.monotonic() < deadline_s, found.stderr
+        assert time.monotonic() < deadline_s, (roles, found.stderr)
         time.sleep(0.2)
 
     assert {trace_id} == {span.trace_id for span in spans}
-    roles = {span.service.removeprefix("slipstream-") for span in spans}
-    assert {"scheduler", "decode", "kv"} <= roles
     (listed,) = json.loads(ask(environment, "trace", "--nats", url, "--json").stdout)
     assert trace_id == listed["trace_id"]
     shown = ask(environment, "trace", listed["request_id"], "--nats", url).stdout

@@ -83,7 +83,7 @@ class Checker:
             found = served.of_choice(choice)
             kinds = [each["type"] for each in found.messages]
             assert 1 == len(found.endings), kinds
-            assert found.ending is found.messages[-1], f"behind the ending: {kinds}"
+            assert found.ending is found.messages[-1], f"behind the ending: {kinds} {found.messages[-1]} {found.ending}"
             for frame in found.frames:
                 _check_frame(frame, said)
             # No index is missing: else this raises.
