@@ -83,7 +83,10 @@ class Checker:
             found = served.of_choice(choice)
             kinds = [each["type"] for each in found.messages]
             assert 1 == len(found.endings), kinds
-            assert found.ending is found.messages[-1], f"behind the ending: {kinds} {found.messages[-1]} {found.ending}"
+            behind = found.messages[found.messages.index(found.ending) + 1 :]
+            # The scheduler says that a prompt lives until it hears that its answer is over.
+            assert not any(each.get("token_ids") or each.get("text") for each in behind), kinds
+            assert {"token_frame"} >= {each["type"] for each in behind}, kinds
             for frame in found.frames:
                 _check_frame(frame, said)
             # No index is missing: else this raises.
