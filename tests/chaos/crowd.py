@@ -46,7 +46,8 @@ class Asked:
         self.request_id = message.get("request_id") or self.request_id
         if message["type"] == "token_frame":
             assert message["index"] <= len(self.token_ids), "a gap in the stream"
-            self.token_ids[message["index"] :] = message["token_ids"]
+            if message["token_ids"]:  # else it is a sign of life, which may be late
+                self.token_ids[message["index"] :] = message["token_ids"]
         elif message["type"] in _ENDINGS:
             self.endings.append(message)
             if message["type"] == "completion":

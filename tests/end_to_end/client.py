@@ -60,7 +60,8 @@ class Stream:
         ids: list[int] = []
         for frame in self.frames:
             assert frame["index"] <= len(ids), f"a gap before {frame['index']}"
-            ids[frame["index"] :] = frame["token_ids"]
+            if _is_new(frame):
+                ids[frame["index"] :] = frame["token_ids"]
         return ids
 
     @property
@@ -69,7 +70,8 @@ class Stream:
         text = ""
         for frame in self.frames:
             assert frame["text_offset"] <= len(text), f"a gap before {frame['text_offset']}"
-            text = text[: frame["text_offset"]] + frame["text"]
+            if _is_new(frame):
+                text = text[: frame["text_offset"]] + frame["text"]
         return text
 
     @property
@@ -77,7 +79,8 @@ class Stream:
         """Those of the tokens, each index once; None when there are none."""
         found: list[Any] = []
         for frame in self.frames:
-            found[frame["index"] :] = frame.get("logprobs") or []
+            if _is_new(frame):
+                found[frame["index"] :] = frame.get("logprobs") or []
         return found or None
 
     def choice(self, number: int) -> "Stream":
@@ -188,6 +191,11 @@ class Client:
                         return report
         finally:
             await subscription.unsubscribe()
+
+
+def _is_new(frame: Answer) -> bool:
+    """Tell a frame from a sign of life, which may be the scheduler's, and late."""
+    return bool(frame["token_ids"] or frame["text"])
 
 
 async def listening(url: str, role: NatsRole, cb: Hear, *subjects: str) -> NatsClient:
