@@ -25,6 +25,7 @@ _COMPILE_FUEL = 1_000_000
 _STEP_FUEL = 200_000
 _MAX_STEP_ITEMS = 50_000
 _MAX_NUM_REMAINDERS = 10_000
+_LEAST_NUMBER = -(2**62)
 
 # Tokens are bytes to us: forcing would only allow one way to write what must follow, and ask for a
 # tokenizer that workers don't load.
@@ -63,22 +64,26 @@ def raise_error_of(matcher: LLMatcher) -> None:
 def _start_rule(constraint: Constraint) -> str:
     if constraint.kind == "regex":
         return f"start: /{regex_to_lark(constraint.text)}/"
-    _check_steps(json.loads(constraint.text))
+    _check_numbers(json.loads(constraint.text))
     # Put in as text: what a schema says depends on the order of its keys.
     content = constraint.text[1:-1]
     options = json.dumps({"whitespace_pattern": _WHITESPACE})
     return f'start: %json {{"{OPTIONS_KEY}": {options}{"," if content else ""}{content}}}'
 
 
-def _check_steps(schema: object) -> None:
+def _check_numbers(schema: object) -> None:
     """
-    Refuse `multipleOf` with many remainders: each is a state, made before any limit counts.
+    Refuse numbers that the library can't bear. Raises ConstraintError.
 
-    Several may have to hold at once, with as many states as their product.
+    Each remainder of `multipleOf` is a state, made before any limit counts; several may have to
+    hold at once, with as many states as their product. And a value near the least of 64 bits has
+    the library (1.9) call itself until the stack ends, and the process with it.
     """
     waiting, product = [schema], Decimal(1)
     while waiting:
         found = waiting.pop()
+        if isinstance(found, int) and found < _LEAST_NUMBER:
+            raise ConstraintError(f"the number {found} is below {_LEAST_NUMBER}")
         if isinstance(found, list):
             waiting += found
         elif isinstance(found, dict):
