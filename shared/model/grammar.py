@@ -5,6 +5,7 @@ Loads the library, 8 MB and 50 ms that most processes never need: import it with
 """
 
 import json
+import math
 import re
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -89,13 +90,17 @@ def _check_numbers(schema: object) -> None:
         elif isinstance(found, dict):
             waiting += found.values()
             step = found.get("multipleOf")
-            if isinstance(step, int | float):
+            if isinstance(step, int | float) and not isinstance(step, bool):
                 product *= max(Decimal(1), _num_remainders(step))
             if product > _MAX_NUM_REMAINDERS:
                 raise ConstraintError(f"multipleOf {str(step)[:24]} takes too many states")
 
 
 def _num_remainders(step: float) -> Decimal:
+    if isinstance(step, int):
+        return Decimal(min(abs(step), _MAX_NUM_REMAINDERS + 1))
+    if not math.isfinite(step):
+        raise ConstraintError("multipleOf must be a finite number")
     number = abs(Decimal(str(step)))
     exponent = number.as_tuple().exponent
     if isinstance(exponent, int) and exponent < 0:

@@ -30,10 +30,16 @@ def test_others_are_taken(number: int) -> None:
     check.__wrapped__(Constraint("json", f'{{"const": {number}}}'))
 
 
-@pytest.mark.parametrize("step", ["2147483648", "10.001"])
+@pytest.mark.parametrize("step", ["2147483648", "10.001", "1" + "0" * 400])
 def test_steps_with_too_many_remainders_are_refused(step: str) -> None:
     with pytest.raises(ConstraintError, match="too many states"):
         check.__wrapped__(Constraint("json", f'{{"type": "number", "multipleOf": {step}}}'))
+
+
+@pytest.mark.parametrize("step", ["NaN", "Infinity", "-Infinity"])
+def test_steps_that_are_no_numbers_are_refused(step: str) -> None:
+    with pytest.raises(ConstraintError, match="finite"):
+        check.__wrapped__(Constraint("json", f'{{"multipleOf": {step}}}'))
 
 
 def test_steps_that_meet_are_refused_by_their_product() -> None:
