@@ -157,7 +157,8 @@ def main() -> None:
     add_engine_options(parser)
     options = parser.parse_args()
     maker = maker_of(options, "interactive", Lengths(128, 32), spread=0.5, seed=1)
-    with loaded_stack(options) as url:
+    # One: it is the leading one's memory that is looked at.
+    with loaded_stack(options, "--scheduler", "1") as url:
         figures = figures_of(asyncio.run(measure(url, maker, options.seconds)))
     for name, value in figures.items():
         print(f"{name:<45}{value:12.2f}")

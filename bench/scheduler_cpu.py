@@ -1,5 +1,5 @@
 """
-Measure how much of a core the scheduler takes at a steady rate of requests.
+Measure how much of a core the schedulers take at a steady rate of requests, all of them together.
 
     python bench/scheduler_cpu.py --rate 200 --tokens 100 --seconds 20
 
@@ -42,8 +42,9 @@ def cpu_s(pid: int) -> float:
     return sum(map(int, fields[_CPU_FIELDS])) / _TICKS
 
 
-def pid_of(role: str, url: str) -> int:
-    """Return the process of a service of the stack at an address."""
+def pids_of(role: str, url: str) -> list[int]:
+    """Return the processes of a role of the stack at an address: one may stand by for another."""
+    found = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             command = (directory / "cmdline").read_bytes().split(b"\0")
@@ -51,8 +52,16 @@ def pid_of(role: str, url: str) -> int:
         except OSError:
             continue
         if role.encode() in command and f"SLIPSTREAM_NATS_URL={url}".encode() in environment:
-            return int(directory.name)
-    raise SystemExit(f"no {role} of {url} is running")
+            found.append(int(directory.name))
+    if not found:
+        raise SystemExit(f"no {role} of {url} is running")
+    return found
+
+
+def pid_of(role: str, url: str) -> int:
+    """Return the process of a role that has only one."""
+    (pid,) = pids_of(role, url)
+    return pid
 
 
 async def load(bus: NatsBus, rate: float, num_tokens: int, seconds: float) -> tuple[int, int]:
@@ -82,17 +91,17 @@ async def load(bus: NatsBus, rate: float, num_tokens: int, seconds: float) -> tu
 
 async def measure(url: str, options: argparse.Namespace) -> dict[str, float]:
     """Warm up, load, print; return the share of a core that each service took, in percent."""
-    pids = {role: pid_of(role, url) for role in ("scheduler", "prefill", "decode", "kv", "draft")}
+    pids = {role: pids_of(role, url) for role in ("scheduler", "prefill", "decode", "kv", "draft")}
     async with connected(url, "bench-load") as bus:
         await load(bus, options.rate, options.tokens, _WARM_S)
-        before = {role: cpu_s(pid) for role, pid in pids.items()}
+        before = {role: sum(map(cpu_s, each)) for role, each in pids.items()}
         began = time.monotonic()
         num_asked, num_served = await load(bus, options.rate, options.tokens, options.seconds)
         elapsed_s = time.monotonic() - began
     print(f"{num_served} of {num_asked} served in {elapsed_s:.1f} s")
     shares = {}
-    for role, pid in pids.items():
-        taken = cpu_s(pid) - before[role]
+    for role, each in pids.items():
+        taken = sum(map(cpu_s, each)) - before[role]
         shares[role] = 100 * taken / elapsed_s
         per_request = 1e6 * taken / max(1, num_served)
         print(f"{role:<10}{shares[role]:6.1f} % of a core{per_request:9.0f} us a request")

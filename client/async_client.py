@@ -132,7 +132,7 @@ def transport_of(url: str, api_key: str | None, nats_access: NatsAccess = NO_ACC
         if nats_access != NO_ACCESS:
             raise ConfigurationError("nats_access is for nats:// URLs; HTTP takes api_key")
         # Imported here: a client over NATS needs no HTTP, and the other way round.
-        from slipstream.client.http_transport import HttpTransport  # noqa: PLC0415 - as said
+        from slipstream.client.http_transport import HttpTransport  # noqa: PLC0415 - whoever uses the other transport need not load it
 
         return HttpTransport(url, api_key)
     if scheme not in {"nats", "tls"}:
@@ -143,6 +143,6 @@ def transport_of(url: str, api_key: str | None, nats_access: NatsAccess = NO_ACC
         raise ConfigurationError(
             "api_key is for http:// URLs; NATS takes nats_access=NatsAccess(nkey=FILE)"
         )
-    from slipstream.client.nats_transport import nats_transport  # noqa: PLC0415 - as above
+    from slipstream.client.nats_transport import nats_transport  # noqa: PLC0415 - whoever uses the other transport need not load it
 
     return nats_transport(url, nats_access)

@@ -211,7 +211,7 @@ class HttpTransport:
         """Refuse: the gateway has no entrance for it."""
         raise ConfigurationError("submissions go over NATS; make a client with a nats:// URL")
 
-    async def fetch(self, key: str, wait_s: float) -> Answer | None:  # noqa: ARG002 - as above
+    async def fetch(self, key: str, wait_s: float) -> Answer | None:  # noqa: ARG002 - part of `Transport`
         """Refuse, as `submit`."""
         raise ConfigurationError("results are fetched over NATS; make a client with a nats:// URL")
 

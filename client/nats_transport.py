@@ -80,7 +80,7 @@ class NatsAttempt:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ID_S):
                 # The stream has no event for it.
-                while self._stream.request_id is None and self._is_read:  # noqa: ASYNC110 - as said
+                while self._stream.request_id is None and self._is_read:  # noqa: ASYNC110 - no event is set for it
                     await asyncio.sleep(_LOOK_S)
         await self._stream.cancel()
 

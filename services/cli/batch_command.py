@@ -53,7 +53,7 @@ def batch(
       slipstream batch in.jsonl out.jsonl --concurrency 128 --json
     """
     from slipstream.services.cli.batch_run import BatchLimits  # noqa: PLC0415 - keeps --help quick
-    from slipstream.shared.messages.codec import encode  # noqa: PLC0415 - as above
+    from slipstream.shared.messages.codec import encode  # noqa: PLC0415 - keeps --help quick
 
     quiet_logs()
     if source.exists() and target.exists() and source.samefile(target):
@@ -69,10 +69,10 @@ def batch(
 
 
 def _run(source: Path, target: Path, nats_url: str, limits: "BatchLimits") -> "Summary":
-    from slipstream.services.cli.batch_input import InputFile  # noqa: PLC0415 - as above
-    from slipstream.services.cli.batch_output import OutputFile  # noqa: PLC0415 - as above
-    from slipstream.services.cli.batch_progress import describe, progress_for  # noqa: PLC0415 - as above
-    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - as above
+    from slipstream.services.cli.batch_input import InputFile  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.batch_output import OutputFile  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.batch_progress import describe, progress_for  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
 
     requests = InputFile(source)
     interruption = Interruption()
@@ -94,8 +94,8 @@ async def _serve(
     limits: "BatchLimits",
     shown: "Progress",
 ) -> "Summary":
-    from slipstream.services.cli.batch_run import BatchRun  # noqa: PLC0415 - as above
-    from slipstream.shared.bus.durable import StorageError  # noqa: PLC0415 - as above
+    from slipstream.services.cli.batch_run import BatchRun  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.bus.durable import StorageError  # noqa: PLC0415 - keeps --help quick
 
     async with connected(nats_url, "batch") as bus:
         run = BatchRun(bus.durable(), requests, output, limits, shown.update)

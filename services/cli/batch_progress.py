@@ -52,7 +52,7 @@ class _Lines:
 class _Bar:
     def __init__(self) -> None:
         # Imported here: --help and scripts need no bar.
-        from rich.console import Console  # noqa: PLC0415 - as below
+        from rich.console import Console  # noqa: PLC0415 - slow to load, for a terminal only
         from rich.progress import (  # noqa: PLC0415 - slow to load, for a terminal only
             BarColumn,
             MofNCompleteColumn,
@@ -60,7 +60,7 @@ class _Bar:
             TimeElapsedColumn,
             TimeRemainingColumn,
         )
-        from rich.progress import Progress as RichProgress  # noqa: PLC0415 - as above
+        from rich.progress import Progress as RichProgress  # noqa: PLC0415 - slow to load, for a terminal only
 
         self._bar = RichProgress(
             BarColumn(),

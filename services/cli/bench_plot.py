@@ -22,7 +22,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     """Draw the rows into a file, whose ending names its format."""
     check_plotting()
     # Imported here: it is an extra, and slow to load.
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
 
     figure = Figure(figsize=_INCHES, layout="constrained")
     over_batch, over_context = figure.subplots(1, 2)

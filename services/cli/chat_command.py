@@ -47,9 +47,9 @@ def chat(
       printf 'My name is Ada.\nWhat is my name?\n' | slipstream chat
     """
     from slipstream.services.cli.chat_commands import ChatCommands  # noqa: PLC0415 - --help is quick
-    from slipstream.services.cli.chat_history import ChatHistory  # noqa: PLC0415 - as above
-    from slipstream.services.cli.chat_terminal import Pipe, Terminal  # noqa: PLC0415 - as above
-    from slipstream.shared.client.loop_thread import LoopThread  # noqa: PLC0415 - as above
+    from slipstream.services.cli.chat_history import ChatHistory  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.chat_terminal import Pipe, Terminal  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.client.loop_thread import LoopThread  # noqa: PLC0415 - keeps --help quick
 
     quiet_logs()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -88,8 +88,8 @@ class _Talk:
         self._num_interrupts = 0
 
     def run(self, history: "ChatHistory", sampling: SamplingOptions, timeout_s: float) -> None:
-        from slipstream.services.cli.chat_commands import ChatEnded  # noqa: PLC0415 - as above
-        from slipstream.services.cli.chat_session import ChatSession  # noqa: PLC0415 - as above
+        from slipstream.services.cli.chat_commands import ChatEnded  # noqa: PLC0415 - keeps --help quick
+        from slipstream.services.cli.chat_session import ChatSession  # noqa: PLC0415 - keeps --help quick
 
         connection = connected(self._nats_url, "chat")
         bus = self._loop.run(connection.__aenter__())
@@ -118,7 +118,7 @@ class _Talk:
 
     def _turn(self, session: "ChatSession", line: str) -> None:
         """Do what a line says. At a terminal the chat outlives what fails."""
-        from slipstream.services.cli.chat_session import one_line  # noqa: PLC0415 - as above
+        from slipstream.services.cli.chat_session import one_line  # noqa: PLC0415 - keeps --help quick
         from slipstream.services.cli.interruption import WorkCancelledError  # noqa: PLC0415 - keeps --help quick
 
         try:
@@ -135,9 +135,9 @@ class _Talk:
             self._terminal.notice(one_line(error))
 
     def _ask(self, session: "ChatSession", question: str) -> None:
-        from slipstream.services.cli.answer_printer import as_json  # noqa: PLC0415 - as above
-        from slipstream.services.cli.chat_session import figures  # noqa: PLC0415 - as above
-        from slipstream.services.cli.interruption import run_interruptibly  # noqa: PLC0415 - as above
+        from slipstream.services.cli.answer_printer import as_json  # noqa: PLC0415 - keeps --help quick
+        from slipstream.services.cli.chat_session import figures  # noqa: PLC0415 - keeps --help quick
+        from slipstream.services.cli.interruption import run_interruptibly  # noqa: PLC0415 - keeps --help quick
 
         with answered(self._nats_url):
             answer = run_interruptibly(self._loop, session.ask(question))

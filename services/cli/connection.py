@@ -51,13 +51,13 @@ def access_to(
     Without a key an operator's command takes that of the stack which this user runs at the URL;
     others come as guests. Raises ConfigurationError.
     """
-    from slipstream.shared.bus.nats_access import NatsAccess  # noqa: PLC0415 - as above
+    from slipstream.shared.bus.nats_access import NatsAccess  # noqa: PLC0415 - keeps --help quick
 
     def path(name: str) -> Path | None:
         return Path(text) if (text := environment.get(f"SLIPSTREAM_NATS_{name}")) else None
 
     if is_operator and path("NKEY") is None:
-        from slipstream.services.cli.nats_server import own_keys  # noqa: PLC0415 - as above
+        from slipstream.services.cli.nats_server import own_keys  # noqa: PLC0415 - keeps --help quick
 
         keys = own_keys(nats_url)
         if keys is not None:

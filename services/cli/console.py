@@ -12,8 +12,8 @@ def progress(line: str) -> None:
 def quiet_logs() -> None:
     """Send what our own libraries log to stderr, and errors only: a client speaks by itself."""
     # Imported here: the command line is quick where nothing is logged.
-    from slipstream.shared.telemetry import names  # noqa: PLC0415
-    from slipstream.shared.telemetry.logging import configure_logging  # noqa: PLC0415
+    from slipstream.shared.telemetry import names  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.telemetry.logging import configure_logging  # noqa: PLC0415 - keeps --help quick
 
     configure_logging(names.SERVICE_CLIENT, stream=sys.stderr, level="ERROR")
 
@@ -23,6 +23,6 @@ def resolve_cache_dir(cache_dir: Path | None) -> Path:
     if cache_dir is not None:
         return cache_dir
     # Imported here: it loads the readers of model files.
-    from slipstream.shared.model.store import default_cache_dir  # noqa: PLC0415
+    from slipstream.shared.model.store import default_cache_dir  # noqa: PLC0415 - keeps --help quick
 
     return default_cache_dir()

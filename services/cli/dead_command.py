@@ -157,7 +157,7 @@ def _check(numbers: Sequence[int] | None, *, every: bool, reason: str | None) ->
 
 
 async def _found(nats_url: str, reason: str | None, limit: int | None) -> "list[Dead]":
-    from slipstream.services.cli.dead_letters import dead_letters  # noqa: PLC0415 - as below
+    from slipstream.services.cli.dead_letters import dead_letters  # noqa: PLC0415 - keeps --help quick
 
     found: list[Dead] = []
     async with connected(nats_url, "dead", is_operator=True) as bus:
@@ -221,7 +221,7 @@ def _fields(dead: "Dead") -> dict[str, object]:
 
 def _request(dead: "Dead") -> object:
     """Return the request as JSON, whatever it was sent as; what can't be read as text."""
-    from slipstream.shared.messages.codec import decode_request, encode  # noqa: PLC0415 - as above
+    from slipstream.shared.messages.codec import decode_request, encode  # noqa: PLC0415 - keeps --help quick
 
     try:
         return msgspec.json.decode(encode(decode_request(dead.letter.payload), "json"))

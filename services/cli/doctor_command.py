@@ -59,13 +59,13 @@ def doctor(
 
 def _of_machine(model: str, cache_dir: Path | None, arena_dir: Path | None) -> list[Finding]:
     from slipstream.services.cli.doctor_machine import examine, gather  # noqa: PLC0415 - keeps --help quick
-    from slipstream.services.cli.run_directory import default_base  # noqa: PLC0415 - as above
+    from slipstream.services.cli.run_directory import default_base  # noqa: PLC0415 - keeps --help quick
 
     return examine(gather(model, resolve_cache_dir(cache_dir), arena_dir or default_base()))
 
 
 async def _of_stack(nats_url: str) -> list[Finding]:
-    from slipstream.services.cli.doctor_stack import examine, gather, unreachable  # noqa: PLC0415 - as above
+    from slipstream.services.cli.doctor_stack import examine, gather, unreachable  # noqa: PLC0415 - keeps --help quick
 
     try:
         async with connected(nats_url, "doctor", is_operator=True) as bus:

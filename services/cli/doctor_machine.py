@@ -166,9 +166,9 @@ def gather(model: str, cache_dir: Path, shared_memory_dir: Path) -> MachineFacts
 
 def _look_at_model(model: str, cache_dir: Path) -> tuple[Path | None, str | None, tuple[str, ...]]:
     """Return where it is, what is wrong with it there, and the formats that it is packed in."""
-    from slipstream.shared.model.config import model_fingerprint  # noqa: PLC0415 - as above
-    from slipstream.shared.model.packed_weights import is_packed  # noqa: PLC0415 - as above
-    from slipstream.shared.model.store import list_models  # noqa: PLC0415 - as above
+    from slipstream.shared.model.config import model_fingerprint  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.model.packed_weights import is_packed  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.model.store import list_models  # noqa: PLC0415 - keeps --help quick
 
     cached = next((each for each in list_models(cache_dir) if each.name == model), None)
     if cached is not None and cached.damage is not None:

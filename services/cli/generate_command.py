@@ -35,7 +35,7 @@ def generate(
       slipstream generate --json "Name three rivers" --stop "4."
     """
     from slipstream.services.cli.answer_printer import as_json, summary  # noqa: PLC0415 - keeps --help quick
-    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - as above
+    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
 
     quiet_logs()
     interruption = Interruption()

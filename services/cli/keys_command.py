@@ -73,7 +73,7 @@ def init(
         keys, has_guest=guest, is_kept=keep, tls_directory=tls_directory if has_tls else None
     )
     if tls and not (keep and keys.has_certificate):
-        from slipstream.services.cli.nats_certificates import make_certificates  # noqa: PLC0415 - as above
+        from slipstream.services.cli.nats_certificates import make_certificates  # noqa: PLC0415 - keeps --help quick
 
         make_certificates(keys, names)
     _print(keys_of(directory), is_json=json, has_head=True)
@@ -93,8 +93,8 @@ def show(directory: Directory = DEFAULT_DIRECTORY, *, json: AsJson = False) -> N
 
 def keys_of(directory: Path) -> dict[str, object]:
     """Return what there is. Raises ConfigurationError for what is missing or wrong."""
-    from slipstream.services.cli.nats_keys import KEYED_ROLES, KeySet, public_key_of  # noqa: PLC0415 - as above
-    from slipstream.shared.bus.nats_access import read_seed  # noqa: PLC0415 - as above
+    from slipstream.services.cli.nats_keys import KEYED_ROLES, KeySet, public_key_of  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.bus.nats_access import read_seed  # noqa: PLC0415 - keeps --help quick
 
     keys = KeySet(directory)
     try:

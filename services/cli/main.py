@@ -52,7 +52,7 @@ def _run_service(arguments: Sequence[str]) -> int | None:
         return None
     import_structlog()
     # Imported now: it logs.
-    from slipstream.shared.lifecycle import end_with_parent  # noqa: PLC0415
+    from slipstream.shared.lifecycle import end_with_parent  # noqa: PLC0415 - a service starts without it
 
     end_with_parent(values.pop(PARENT))
     return run_role(wanted.folder, build(wanted.config_class, values))
@@ -60,7 +60,7 @@ def _run_service(arguments: Sequence[str]) -> int | None:
 
 def _run_app(arguments: Sequence[str]) -> int:
     # Imported now: the other commands and their library take 20 MB, which a service would keep.
-    from slipstream.services.cli.commands import run_app  # noqa: PLC0415
+    from slipstream.services.cli.commands import run_app  # noqa: PLC0415 - a service starts without it
 
     return run_app(arguments)
 

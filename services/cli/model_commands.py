@@ -64,10 +64,10 @@ def pack(
 
       slipstream model pack smollm2-135m --format int4
     """
-    from slipstream.shared.model.config import load_config, model_fingerprint  # noqa: PLC0415
-    from slipstream.shared.model.packed_weights import open_packed  # noqa: PLC0415 - as above
-    from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - as above
-    from slipstream.shared.model.vocabulary import make_vocabulary  # noqa: PLC0415 - as above
+    from slipstream.shared.model.config import load_config, model_fingerprint  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.model.packed_weights import open_packed  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.model.vocabulary import make_vocabulary  # noqa: PLC0415 - keeps --help quick
 
     directory = resolve_cache_dir(cache_dir)
     model_dir = resolve_model(name, directory, report=progress)
@@ -78,9 +78,9 @@ def pack(
 
 def pack_once(name: str, weight_format: WeightFormat, cache_dir: Path) -> None:
     """Pack in a process of its own, if need be: it loads torch, which nothing else here needs."""
-    from slipstream.shared.model.config import model_fingerprint  # noqa: PLC0415 - as above
-    from slipstream.shared.model.packed_weights import is_packed  # noqa: PLC0415 - as above
-    from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - as above
+    from slipstream.shared.model.config import model_fingerprint  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.model.packed_weights import is_packed  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - keeps --help quick
 
     fingerprint = model_fingerprint(resolve_model(name, cache_dir, report=progress))
     if is_packed(fingerprint, weight_format, cache_dir):
@@ -107,7 +107,7 @@ def list_(
 
       slipstream model list --json | jq -r '.[].directory'
     """
-    from slipstream.shared.model.store import list_models  # noqa: PLC0415 - as above
+    from slipstream.shared.model.store import list_models  # noqa: PLC0415 - keeps --help quick
 
     directory = resolve_cache_dir(cache_dir)
     models = list_models(directory)
@@ -146,7 +146,7 @@ def remove(
 
       slipstream model remove smollm2-135m
     """
-    from slipstream.shared.model.store import remove_model  # noqa: PLC0415 - as above
+    from slipstream.shared.model.store import remove_model  # noqa: PLC0415 - keeps --help quick
 
     num_bytes = remove_model(name, resolve_cache_dir(cache_dir), report=progress)
     typer.echo(f"freed {num_bytes / 1e6:.0f} MB")

@@ -152,7 +152,7 @@ def _make_seed(path: Path, role: NatsRole, is_kept: bool) -> str:  # noqa: FBT00
 
 
 def _new_pair() -> tuple[str, str]:
-    import nkeys  # noqa: PLC0415 # as above
+    import nkeys  # noqa: PLC0415 - only who makes or checks keys waits for it
 
     seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     public: bytes = nkeys.from_seed(bytearray(seed)).public_key

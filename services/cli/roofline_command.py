@@ -21,6 +21,6 @@ def roofline(options: RooflineOptions = _DEFAULTS) -> None:
       slipstream roofline --model 7b --hardware A100-80G
     """
     # Imported here: --help is quick without numpy.
-    from slipstream.services.cli.roofline_run import run_roofline  # noqa: PLC0415
+    from slipstream.services.cli.roofline_run import run_roofline  # noqa: PLC0415 - keeps --help quick
 
     run_roofline(options)

@@ -51,8 +51,8 @@ def run(
 
 def _run(settings: "StackSettings", prompt: str, ask: PromptOptions) -> None:
     # Imported here: what `slipstream --help` does not need.
-    from slipstream.services.cli.answer_printer import as_json, summary  # noqa: PLC0415
-    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415
+    from slipstream.services.cli.answer_printer import as_json, summary  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
 
     quiet_logs()
     interruption = Interruption()
@@ -69,13 +69,13 @@ async def _answer(
     settings: "StackSettings", prompt: str, ask: PromptOptions, interruption: "Interruption"
 ) -> "tuple[Answer, list[str]]":
     # Imported here: as in `_run`.
-    from slipstream.services.cli.log_file import LogFile  # noqa: PLC0415
-    from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415
-    from slipstream.services.cli.trace_settings import (  # noqa: PLC0415
+    from slipstream.services.cli.log_file import LogFile  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.trace_settings import (  # noqa: PLC0415 - keeps --help quick
         forwarding_endpoint,
         tracing_to,
     )
-    from slipstream.shared.telemetry.receiver import TraceReceiver  # noqa: PLC0415
+    from slipstream.shared.telemetry.receiver import TraceReceiver  # noqa: PLC0415 - keeps --help quick
 
     log = LogFile()
     with TraceReceiver(forward_to=forwarding_endpoint(os.environ)) as receiver:
@@ -100,8 +100,8 @@ async def _answer(
 
 async def _ask(stack: "RunningStack", prompt: str, ask: PromptOptions) -> "Answer":
     # Imported here: as in `_run`.
-    from slipstream.services.cli.answer_printer import fetch  # noqa: PLC0415
-    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415
+    from slipstream.services.cli.answer_printer import fetch  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.bus.nats_bus import NatsBus  # noqa: PLC0415 - keeps --help quick
 
     bus = await NatsBus.connect(stack.nats_url, "slipstream-run", stack.access)
     try:

@@ -181,11 +181,11 @@ class StackOptions:
     def prepare(self, *, is_log_json: bool | None) -> "StackSettings":
         """Check the options and fetch the model, once for all services. Raises SlipstreamError."""
         from slipstream.kernels.cpu.loader import available_levels  # noqa: PLC0415 - keeps --help quick
-        from slipstream.services.cli.model_commands import pack_once  # noqa: PLC0415 - as above
-        from slipstream.services.cli.stack import StackSettings  # noqa: PLC0415 - as above
-        from slipstream.shared.model.config import load_config  # noqa: PLC0415 - as above
-        from slipstream.shared.model.formats import choose_formats, native_gap  # noqa: PLC0415 - as above
-        from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - as above
+        from slipstream.services.cli.model_commands import pack_once  # noqa: PLC0415 - keeps --help quick
+        from slipstream.services.cli.stack import StackSettings  # noqa: PLC0415 - keeps --help quick
+        from slipstream.shared.model.config import load_config  # noqa: PLC0415 - keeps --help quick
+        from slipstream.shared.model.formats import choose_formats, native_gap  # noqa: PLC0415 - keeps --help quick
+        from slipstream.shared.model.store import resolve_model  # noqa: PLC0415 - keeps --help quick
 
         settings = StackSettings(
             model=self.model,

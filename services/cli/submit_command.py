@@ -43,7 +43,7 @@ def submit(
 
 
 async def _key(nats_url: str, request: GenerateRequest) -> str:
-    from slipstream.shared.bus.durable import StorageError  # noqa: PLC0415 - as above
+    from slipstream.shared.bus.durable import StorageError  # noqa: PLC0415 - keeps --help quick
     from slipstream.shared.client import submissions  # noqa: PLC0415 - keeps --help quick
 
     try:

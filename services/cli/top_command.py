@@ -52,7 +52,7 @@ def top(
 
 
 async def _show(nats_url: str, interval_s: float, *, is_once: bool, is_json: bool) -> None:
-    from slipstream.services.cli.top_watch import TopWatch  # noqa: PLC0415 - as above
+    from slipstream.services.cli.top_watch import TopWatch  # noqa: PLC0415 - keeps --help quick
 
     async with connected(nats_url, "top", is_operator=True) as bus:
         watch = TopWatch(bus)
@@ -77,9 +77,9 @@ def _found(snapshot: "Snapshot", nats_url: str) -> "Snapshot":
 
 
 def _print(snapshot: "Snapshot", nats_url: str, *, is_json: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.console import Console  # noqa: PLC0415 - keeps --help quick
 
-    from slipstream.services.cli.top_view import view  # noqa: PLC0415 - as above
+    from slipstream.services.cli.top_view import view  # noqa: PLC0415 - keeps --help quick
 
     if is_json:
         _print_line(snapshot, is_json=True)
@@ -89,20 +89,20 @@ def _print(snapshot: "Snapshot", nats_url: str, *, is_json: bool) -> None:
 
 
 def _print_line(snapshot: "Snapshot", *, is_json: bool) -> None:
-    import msgspec  # noqa: PLC0415 - as above
+    import msgspec  # noqa: PLC0415 - keeps --help quick
 
-    from slipstream.services.cli.top_view import line_of  # noqa: PLC0415 - as above
+    from slipstream.services.cli.top_view import line_of  # noqa: PLC0415 - keeps --help quick
 
     typer.echo(msgspec.json.encode(snapshot).decode() if is_json else line_of(snapshot))
     sys.stdout.flush()
 
 
 async def _live(snapshots: "AsyncIterator[Snapshot]", nats_url: str) -> None:
-    from rich.live import Live  # noqa: PLC0415 - as above
+    from rich.live import Live  # noqa: PLC0415 - keeps --help quick
 
-    from slipstream.services.cli.keys import key_pressed  # noqa: PLC0415 - as above
-    from slipstream.services.cli.top_snapshot import Snapshot  # noqa: PLC0415 - as above
-    from slipstream.services.cli.top_view import view  # noqa: PLC0415 - as above
+    from slipstream.services.cli.keys import key_pressed  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.top_snapshot import Snapshot  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.top_view import view  # noqa: PLC0415 - keeps --help quick
 
     empty = view(Snapshot(services={}), nats_url)
     with Live(empty, screen=True, auto_refresh=False) as live, key_pressed("qQ") as pressed:

@@ -70,8 +70,8 @@ def _show(
     otlp: object, html: Path | None, export: Path | None, *, has_attributes: bool, is_json: bool
 ) -> None:
     from slipstream.services.cli.trace_page import page  # noqa: PLC0415 - keeps --help quick
-    from slipstream.services.cli.trace_waterfall import waterfall  # noqa: PLC0415 - as above
-    from slipstream.shared.telemetry.otlp_json import NoTraceError, from_otlp  # noqa: PLC0415 - as above
+    from slipstream.services.cli.trace_waterfall import waterfall  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.telemetry.otlp_json import NoTraceError, from_otlp  # noqa: PLC0415 - keeps --help quick
 
     spans: Sequence[ReceivedSpan] = from_otlp(otlp)
     if not spans:
@@ -89,7 +89,7 @@ def _show(
 
 
 def _print_list(found: "TracesFound", *, is_json: bool) -> None:
-    from slipstream.services.cli.trace_waterfall import list_lines  # noqa: PLC0415 - as above
+    from slipstream.services.cli.trace_waterfall import list_lines  # noqa: PLC0415 - keeps --help quick
 
     if is_json:
         typer.echo(msgspec.json.encode(found.traces).decode())
@@ -109,9 +109,9 @@ def _otlp_of(file: Path) -> object:
 
 
 async def _ask(nats_url: str, wanted: str) -> "TraceFound | TracesFound":
-    from slipstream.shared.bus.endpoint import call  # noqa: PLC0415 - as above
-    from slipstream.shared.bus.subjects import TRACES  # noqa: PLC0415 - as above
-    from slipstream.shared.messages.traces import TraceRequest  # noqa: PLC0415 - as above
+    from slipstream.shared.bus.endpoint import call  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.bus.subjects import TRACES  # noqa: PLC0415 - keeps --help quick
+    from slipstream.shared.messages.traces import TraceRequest  # noqa: PLC0415 - keeps --help quick
 
     async with connected(nats_url, "trace", is_operator=True) as bus:
         try:

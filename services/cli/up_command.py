@@ -102,9 +102,9 @@ def _run(
     max_num_traces: int,
 ) -> None:
     from slipstream.services.cli.interruption import Interruption  # noqa: PLC0415 - keeps --help quick
-    from slipstream.services.cli.nats_keys import KeySet  # noqa: PLC0415 - as above
-    from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415 - as above
-    from slipstream.services.cli.trace_desk import kept_traces  # noqa: PLC0415 - as above
+    from slipstream.services.cli.nats_keys import KeySet  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.running_stack import StackStart, running_stack  # noqa: PLC0415 - keeps --help quick
+    from slipstream.services.cli.trace_desk import kept_traces  # noqa: PLC0415 - keeps --help quick
 
     quiet_logs()
     interruption = Interruption()

@@ -138,8 +138,8 @@ async def _drafts(config: DecodeConfig, bus: Bus, host: WorkerHost) -> Drafts | 
 
 def _open_model_drafts(config: DecodeConfig, host: WorkerHost, policy: DraftPolicy) -> Drafts:
     # Imported here: who drafts with n-grams has no use for it.
-    from slipstream.services.decode.model_drafts import ModelDrafts  # noqa: PLC0415 - as said
-    from slipstream.shared.drafting.opening import open_drafter  # noqa: PLC0415 - as said
+    from slipstream.services.decode.model_drafts import ModelDrafts  # noqa: PLC0415 - only workers that draft with a model load it
+    from slipstream.shared.drafting.opening import open_drafter  # noqa: PLC0415 - only workers that draft with a model load it
 
     drafter = open_drafter(host.model, config, host.engine.runner)
     return ModelDrafts(policy, drafter, host.engine)

@@ -26,7 +26,6 @@ from slipstream.services.kv_manager.transfers import Transfers
 from slipstream.services.kv_manager.verbs import KvVerbs
 from slipstream.services.kv_manager.waits import LeaseWaits
 from slipstream.shared.bus.connection import Connection
-from slipstream.shared.bus.rarely import Rarely
 from slipstream.shared.config import KvConfig
 from slipstream.shared.errors import ArenaError, ConfigurationError
 from slipstream.shared.ids import LeaseId, WorkerId, new_host_id
@@ -47,6 +46,7 @@ from slipstream.shared.messages.kv import (
     Pull,
 )
 from slipstream.shared.messages.reports import WorkerDeath
+from slipstream.shared.rarely import Rarely
 from slipstream.shared.worker.model_source import ServedModel, open_model
 from slipstream.shared.worker.reporter import new_epoch
 from slipstream.shared.worker.step_note import note_path, remove_notes, take_note

@@ -48,7 +48,7 @@ def check_constraint(requested: RequestedConstraint) -> None:
             limit=MAX_CONSTRAINT_BYTES,
         )
     # Imported here: the library takes 8 MB and 50 ms, which a scheduler without constraints saves.
-    from slipstream.shared.model.grammar import check  # noqa: PLC0415 - as said above
+    from slipstream.shared.model.grammar import check  # noqa: PLC0415 - 8 MB that most processes never need
 
     try:
         check(constraint)

@@ -52,6 +52,13 @@ class Leadership:
             return None
         return "renew" if self.leads and self.revision else "create"
 
+    def due_in_s(self, now: float) -> float:
+        """Return after how long to look again: there is something to ask, or the lease runs out."""
+        due_at = self._next_at if self.leads else max(self._next_at, self._blind_until)
+        if self.state == "active" and self.is_guarded:
+            due_at = min(due_at, self._valid_until)
+        return due_at - now
+
     def is_sure(self, now: float) -> bool:
         """Tell whether anything may be sent."""
         return self.state == "active" and (not self.is_guarded or now < self._valid_until)

@@ -16,7 +16,8 @@ from slipstream.shared.messages.reports import LeaderRecord
 
 log = structlog.get_logger()
 
-_LOOK_S = 0.05
+_LOOK_S = 0.05  # at the least between two looks
+_MAX_LOOK_S = 0.2  # at the most: a connection that is lost or back says so to nobody
 
 
 class LeaderLease:
@@ -41,8 +42,9 @@ class LeaderLease:
         while True:
             await self.look()
             on_look()
+            due_in_s = self._leadership.due_in_s(time.monotonic())
             try:
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(min(max(due_in_s, _LOOK_S), _MAX_LOOK_S)):
                     await self._wake.wait()
             except TimeoutError:
                 pass

@@ -34,7 +34,6 @@ from slipstream.shared.bus.nats_registry import NatsRegistry
 from slipstream.shared.bus.nats_trouble import denial_in, is_old, server_problem, trouble_of
 from slipstream.shared.bus.nats_watch import ServerWatch
 from slipstream.shared.bus.permissions import BUCKET_MAKER, NatsRole
-from slipstream.shared.bus.rarely import Rarely
 from slipstream.shared.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -43,6 +42,7 @@ from slipstream.shared.errors import (
     NoRespondersError,
     NotPermittedError,
 )
+from slipstream.shared.rarely import Rarely
 
 log = structlog.get_logger()
 
@@ -161,7 +161,7 @@ class NatsBus:
                 f"no NATS server answers at {url} ({str(reason) or type(reason).__name__}); "
                 "start one with `slipstream up`, or pass --nats URL"
             ) from error
-        if (problem := server_problem(client._server_info)) is not None:  # noqa: SLF001 # as below
+        if (problem := server_problem(client._server_info)) is not None:  # noqa: SLF001 # nothing public tells of headers
             await client.close()
             raise ConfigurationError(f"{url} can't be used: {problem}")
         bus._is_wanted = True

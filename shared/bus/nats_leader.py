@@ -89,7 +89,7 @@ class NatsLeaderStore:
 
     def _stores_nothing(self) -> bool:
         # What the server said when we connected; nats-py has no public name for it.
-        return self._client.is_connected and not self._client._server_info.get("jetstream")  # noqa: SLF001
+        return self._client.is_connected and not self._client._server_info.get("jetstream")  # noqa: SLF001 # nothing public tells of it
 
 
 def _stream() -> StreamConfig:

@@ -167,6 +167,6 @@ def _torch_runner(
     model: BenchedModel, arena: memoryview, layout: KvLayout, num_blocks: int, num_threads: int
 ) -> ModelRunner:
     # torch costs seconds and 150 MB: only who asks for it pays.
-    from slipstream.shared.model.torch_runner import TorchRunner  # noqa: PLC0415
+    from slipstream.shared.model.torch_runner import TorchRunner  # noqa: PLC0415 - loads torch
 
     return TorchRunner(model.directory, model.config, arena, layout, num_blocks, num_threads)

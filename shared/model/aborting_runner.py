@@ -7,31 +7,19 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.shared.model.runner import ModelRunner, SequenceRows
+from slipstream.shared.model.wrapped_runner import WrappedRunner
 
 
-class AbortingRunner:
-    """Runs another one; a pass with the token aborts at its end. See `ModelRunner`."""
+class AbortingRunner(WrappedRunner):
+    """Aborts at the end of a pass with the token."""
 
     def __init__(self, runner: ModelRunner, abort_token_id: int) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._abort_token_id = abort_token_id
-        self.num_forwards = 0
-        self.vocab_size = runner.vocab_size
-        self.numerics = runner.numerics
-        self.counters = runner.counters
 
     def forward(self, batch: Sequence[SequenceRows]) -> npt.NDArray[np.float32]:
         """Compute all rows, and write their KV, before it is too late for them."""
-        self.num_forwards += 1
-        logits = self._runner.forward(batch)
+        logits = super().forward(batch)
         if any(self._abort_token_id in rows.token_ids for rows in batch):
             os.abort()
         return logits
-
-    def rest(self) -> None:
-        """Let go of what only the next pass would need."""
-        self._runner.rest()
-
-    def close(self) -> None:
-        """Let go of threads and of the arena."""
-        self._runner.close()

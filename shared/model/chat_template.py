@@ -89,7 +89,7 @@ def _to_json(
     ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - templates pass it by position or name
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002 - as above
+    sort_keys: bool = False,  # noqa: FBT001, FBT002 - templates pass it so
 ) -> str:
     """Unlike Jinja's own filter, leave `<` and `&` as they are."""
     return json.dumps(

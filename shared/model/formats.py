@@ -48,7 +48,7 @@ def _smallest(directory: Path, model: ModelConfig, engine: Engine) -> WeightForm
     if engine not in ("auto", "native") or native_gap(model) is not None:
         return "float32"
     # The KV manager and the scheduler know the formats, but start without the kernels.
-    from slipstream.kernels.cpu.loader import available_levels  # noqa: PLC0415
+    from slipstream.kernels.cpu.loader import available_levels  # noqa: PLC0415 - loads numpy
 
     if not available_levels():
         return "float32"

@@ -35,7 +35,7 @@ class Matchers:
     def open(self, constraint: Constraint) -> Matcher:
         """Return a matcher at the start of an output. Blocks. Raises ConstraintError."""
         # Imported here: the library takes 8 MB and 50 ms, which a worker without constraints saves.
-        from slipstream.shared.model.token_matcher import (  # noqa: PLC0415 - as said above
+        from slipstream.shared.model.token_matcher import (  # noqa: PLC0415 - 8 MB that most processes never need
             TokenMatcher,
             build_tokenizer,
         )

@@ -69,7 +69,7 @@ def _directory(fingerprint: str, weight_format: str, cache_dir: Path) -> Path:
 
 def _pack(model_dir: Path, config: ModelConfig, weight_format: str) -> Iterator[tuple[str, Array]]:
     # torch is needed once a model, not by the workers that map the result.
-    from slipstream.shared.model.tensors import load_tensors  # noqa: PLC0415
+    from slipstream.shared.model.tensors import load_tensors  # noqa: PLC0415 - needed only where weights are packed
 
     loaded = load_tensors(model_dir)
     tensors = {name: tensor.numpy() for name, tensor in loaded.items()}
@@ -97,8 +97,8 @@ def _pack_rounded(
 
     A checkpoint of 4 bits stays as it is in int4: what it holds is carried over.
     """
-    from slipstream.shared.model import calibration  # noqa: PLC0415 - as above
-    from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415
+    from slipstream.shared.model import calibration  # noqa: PLC0415 - needed only where weights are packed
+    from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415 - needed only where weights are packed
 
     _check_finite(tensors)
     grids = _grids(tensors, config) if weight_format == "int4" else {}

@@ -135,9 +135,9 @@ class NumpyPasses:
         self,
         row: Logits,
         peak: Peak,  # noqa: ARG002 - without a look at the noise any may be it
-        temperature: float,  # noqa: ARG002 - as above
-        seed: int,  # noqa: ARG002 - as above
-        output_position: int,  # noqa: ARG002 - as above
+        temperature: float,  # noqa: ARG002 - of the noise, which is not looked at
+        seed: int,  # noqa: ARG002 - of the noise, which is not looked at
+        output_position: int,  # noqa: ARG002 - of the noise, which is not looked at
         floor: Floor,
     ) -> TokenIds:
         """Return all down to the floor; see `RowPasses`."""

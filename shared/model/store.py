@@ -132,13 +132,13 @@ def _find_recipe(
 
 def _write_fake(directory: Path) -> None:
     # Imported here, as what else makes models: it takes megabytes, and most processes find theirs.
-    from slipstream.shared.model.fake_model import write_fake_model  # noqa: PLC0415
+    from slipstream.shared.model.fake_model import write_fake_model  # noqa: PLC0415 - most processes find their model made
 
     write_fake_model(directory)
 
 
 def _convert(path: Path, directory: Path, report: Report) -> None:
-    from slipstream.shared.model.gguf_import import convert_gguf  # noqa: PLC0415 - as above
+    from slipstream.shared.model.gguf_import import convert_gguf  # noqa: PLC0415 - most processes find their model made
 
     convert_gguf(path, directory, report=report)
 
@@ -188,7 +188,7 @@ class _ShardIndex(msgspec.Struct, frozen=True):
 
 def _fetch_from_hub(hub_id: str, report: Report) -> Path:
     # Imported here: the library takes a while to load, and most commands never need it.
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - most processes find their model made
 
     report(f"fetching {hub_id} from the Hugging Face hub")
     try:

@@ -102,7 +102,7 @@ def open_vocabulary(model_dir: Path, cache_dir: Path) -> Vocabulary:
     else:
         if vocabulary.is_byte_level:
             return vocabulary
-    from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415 - as said above
+    from slipstream.shared.model.tokenizer import Tokenizer  # noqa: PLC0415 - the tokenizer is loaded only where the file is made
 
     return Tokenizer(model_dir)
 

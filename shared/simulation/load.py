@@ -120,7 +120,7 @@ def poisson(
     maker: RequestMaker, rate: float, num_requests: int, seed: int, bursts: Bursts = NO_BURSTS
 ) -> Iterator[SimulatedRequest]:
     """Yield requests that nobody coordinates, so many a second on average."""
-    rng = random.Random(seed)  # noqa: S311 - as above
+    rng = random.Random(seed)  # noqa: S311 - repeatable, no secret
     highest = rate * max(1.0, bursts.factor)
     now = 0.0
     for _ in range(num_requests):

@@ -123,7 +123,7 @@ def create_sink(settings: OtlpSettings, service_name: str, instance_id: str) -> 
 def _http_exporter(settings: OtlpSettings) -> SpanExporter:
     import requests  # noqa: PLC0415 - with the exporter, as below
     from opentelemetry.exporter.otlp.proto.http import Compression  # noqa: PLC0415 - not with grpc
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - loaded only where traces are exported
         OTLPSpanExporter,
     )
 

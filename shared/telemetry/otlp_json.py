@@ -154,7 +154,7 @@ def _attributes(owner: Json) -> dict[str, ReceivedValue]:
     return {pair["key"]: _plain(pair.get("value", {})) for pair in owner.get("attributes", [])}
 
 
-def _plain(value: Json) -> ReceivedValue:  # noqa: PLR0911 - as above
+def _plain(value: Json) -> ReceivedValue:  # noqa: PLR0911 - one for each kind
     match value:
         case {"intValue": number}:
             return int(number)

@@ -39,7 +39,7 @@ class ProcessMetrics:
         if port is None:
             return cls(tallies, tallies)
         # Imported here: it takes two megabytes, which no other process shall hold.
-        from slipstream.shared.telemetry.prometheus_meter import (  # noqa: PLC0415
+        from slipstream.shared.telemetry.prometheus_meter import (  # noqa: PLC0415 - loaded only where there is an endpoint
             CONTENT_TYPE,
             PrometheusMeter,
         )

@@ -79,8 +79,8 @@ class RefusedError(Exception):
 def decode_spans(body: bytes) -> list[ReceivedSpan]:
     """Return the spans of an ExportTraceServiceRequest. Raises RefusedError."""
     # A process without a receiver has no need of protobuf.
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415 - as above; it has no types
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415 - only a receiver needs protobuf; it has no types
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - only a receiver needs protobuf
         ExportTraceServiceRequest,
     )
 

@@ -141,7 +141,7 @@ def create_tracer(service_name: str, instance_id: str, environment: Mapping[str,
         return Tracer()
     # Imported only here: the SDK costs start-up time and memory that a process without traces
     # should not pay.
-    from slipstream.shared.telemetry.otlp import create_sink  # noqa: PLC0415
+    from slipstream.shared.telemetry.otlp import create_sink  # noqa: PLC0415 - loaded only where traces are exported
 
     sampler = create_sampler(environment)
     return Tracer(create_sink(settings, service_name, instance_id), sampler)

@@ -9,7 +9,6 @@ import msgspec
 import structlog
 
 from slipstream.shared.bus.bus import Bus
-from slipstream.shared.bus.rarely import Rarely
 from slipstream.shared.bus.subjects import REPORT
 from slipstream.shared.errors import SlipstreamError
 from slipstream.shared.kv.kv_class import KvClass
@@ -17,6 +16,7 @@ from slipstream.shared.lifecycle import cancel_all
 from slipstream.shared.messages.codec import encode
 from slipstream.shared.messages.jobs import DecodeJob, PrefillJob
 from slipstream.shared.messages.reports import WorkerDeath, WorkerRecord, WorkerReport
+from slipstream.shared.rarely import Rarely
 from slipstream.shared.worker.epoch_gate import EpochGate
 from slipstream.shared.worker.report_book import ReportBook
 from slipstream.shared.worker.throughput import Speeds

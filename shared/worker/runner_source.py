@@ -91,7 +91,7 @@ def _check_model(model: ServedModel) -> None:
 
 def _fake_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     # Imported here, as below: what it needs of numpy takes a megabyte.
-    from slipstream.shared.model.fake_runner import FakeCosts, FakeRunner  # noqa: PLC0415
+    from slipstream.shared.model.fake_runner import FakeCosts, FakeRunner  # noqa: PLC0415 - loaded only where this engine is asked for
 
     costs = FakeCosts(config.fake.step_ms, config.fake.row_us, config.fake.context_token_ns)
     return FakeRunner(arena.blocks, model.layout, arena.num_blocks, costs)
@@ -99,7 +99,7 @@ def _fake_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> Mode
 
 def _torch_runner(model: ServedModel, config: WorkerConfig, arena: Arena) -> ModelRunner:
     # torch costs seconds and 150 MB: only a worker of the reference path pays.
-    from slipstream.shared.model.torch_runner import TorchRunner  # noqa: PLC0415
+    from slipstream.shared.model.torch_runner import TorchRunner  # noqa: PLC0415 - loaded only where this engine is asked for
 
     return TorchRunner(
         model.directory,

@@ -115,7 +115,7 @@ def _show(capsys: pytest.CaptureFixture[str], name: str, values: Json) -> None:
     wanted = ("mean", "avg", "min", "p50", "p90", "p99", "max")
     shown = ", ".join(f"{each} {values[each]:.3f}" for each in wanted if values.get(each))
     with capsys.disabled():
-        print(f"\n{name}: {shown}")  # noqa: T201 - said above
+        print(f"\n{name}: {shown}")  # noqa: T201 - figures for docs/benchmarks.md
 
 
 def _run(directory: Path, program: str, *arguments: object) -> str:

@@ -124,7 +124,7 @@ ENVIRONMENTS = _dumped(
 def otlp_samples() -> list[bytes]:
     """Return exports of spans as the OpenTelemetry SDK writes them."""
     # Loaded late: most who take samples from here need no protobuf.
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - protobuf, for one sample
         ExportTraceServiceRequest,
     )
 

@@ -28,11 +28,12 @@ MESSAGES = LEAVES | {"shared.messages", "shared.telemetry.context"}
 LAYERS = {
     "shared.ids": set(),
     "shared.errors": set(),
+    "shared.rarely": set(),
     "shared.version": set(),
     "shared.telemetry.context": set(),
     "shared.messages": MESSAGES,
-    "shared.bus": MESSAGES | {"shared.bus"},
-    "shared.lifecycle": MESSAGES | {"shared.bus"},
+    "shared.bus": MESSAGES | {"shared.bus", "shared.rarely"},
+    "shared.lifecycle": MESSAGES | {"shared.bus", "shared.rarely"},
 }
 WITHOUT_TORCH = ("services.scheduler", "services.kv_manager", "services.gateway", "client")
 

@@ -7,8 +7,8 @@ import pytest
 
 from slipstream.shared.bus import connection as connection_module
 from slipstream.shared.bus.connection import Connection
-from slipstream.shared.bus.rarely import Rarely
 from slipstream.shared.errors import NotPermittedError
+from slipstream.shared.rarely import Rarely
 
 
 @pytest.fixture

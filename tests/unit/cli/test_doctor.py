@@ -52,7 +52,7 @@ def _record(number: int, role: Role = "decode", numerics: str = "int8/kv-int8/x"
 
 _STACK = StackFacts(
     url="nats://127.0.0.1:4222",
-    server_version="2.15.1",
+    server_info={"version": "2.15.1", "headers": True},
     round_trip_ms=0.4,
     clock_offset_s=0.01,
     storage=Storage(0, 128 * _MIB, _MIB, _GIB),
@@ -100,9 +100,13 @@ def test_what_is_wrong_with_a_machine_is_said_with_its_remedy(
 @pytest.mark.parametrize(
     ("changed", "about", "verdict", "said"),
     [
-        ({"server_version": "2.9.10"}, "NATS", "problem", "2.11 or later"),
-        ({"server_version": ""}, "NATS", "problem", "2.11 or later"),
-        ({"has_headers": False}, "NATS", "problem", "no_header_support"),
+        (
+            {"server_info": {"version": "2.9.10", "headers": True}},
+            "NATS",
+            "problem",
+            "2.11 or later",
+        ),
+        ({"server_info": {"version": "2.15.1"}}, "NATS", "problem", "no_header_support"),
         ({"max_payload": _MIB}, "payload", "problem", "max_payload: 8MB"),
         ({"round_trip_ms": 30.0}, "distance", "warning", "30.0 ms"),
         ({"storage": None, "storage_problem": "not enabled"}, "JetStream", "problem", "enable it"),

@@ -31,8 +31,8 @@ def convert(path: Path, directory: Path) -> Path:
 def test_converted_tensors_equal_those_of_transformers(tmp_path: Path, write_gguf: Write) -> None:
     """The oracle is transformers' own reading of the file, bit for bit."""
     import torch  # noqa: PLC0415 - only this test needs it
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint  # noqa: PLC0415
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - loads torch
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint  # noqa: PLC0415 - loads torch
 
     path = tmp_path / "tiny.gguf"
     write_gguf(path)
@@ -213,7 +213,7 @@ def test_llama_3_files_get_their_bos(tmp_path: Path, write_gguf: Write) -> None:
 def test_default_model_equals_transformers(model_dir: Path) -> None:
     """The directory loads in transformers, with one value per tensor as in the file."""
     import torch  # noqa: PLC0415 - only this test needs it
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - loads torch
 
     model = AutoModelForCausalLM.from_pretrained(model_dir)
     state = model.state_dict()

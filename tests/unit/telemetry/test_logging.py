@@ -173,7 +173,7 @@ def test_same_message_passes_once_a_period_and_is_counted() -> None:
 
     assert [True, False, False] == [limit.filter(record) for record in records]
 
-    limit._period_s = 0
+    limit._rarely._every_s = 0
     late = logging.LogRecord("exporter", logging.ERROR, "", 0, "failed: %s", (9,), None)
 
     assert limit.filter(late)

@@ -1,6 +1,7 @@
 """Keep a trouble that lasts from filling the log."""
 
 import time
+from collections.abc import Hashable
 
 _LOG_EVERY_S = 10.0
 _MAX_NUM_KEYS = 256
@@ -11,9 +12,11 @@ class Rarely:
 
     def __init__(self, every_s: float = _LOG_EVERY_S) -> None:
         self._every_s = every_s
-        self._seen: dict[str, tuple[float, int]] = {}  # when it was told, and how often not since
+        self._seen: dict[
+            Hashable, tuple[float, int]
+        ] = {}  # when it was told, and how often not since
 
-    def is_due(self, key: str, now: float | None = None) -> int | None:
+    def is_due(self, key: Hashable, now: float | None = None) -> int | None:
         """Return how many lines of this kind were held back before this one; None to hold it."""
         now = time.monotonic() if now is None else now
         told_at, num_held = self._seen.get(key, (float("-inf"), 0))
