@@ -57,9 +57,11 @@ def trace(
     """
     otlp = _otlp_of(file) if file is not None else None
     if otlp is None:
+        from slipstream.shared.messages.traces import TracesFound  # noqa: PLC0415 - keeps --help quick
+
         quiet_logs()
         found = asyncio.run(_ask(nats, wanted))
-        if not hasattr(found, "otlp"):
+        if isinstance(found, TracesFound):
             _print_list(found, is_json=json)
             return
         otlp = found.otlp

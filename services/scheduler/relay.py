@@ -36,6 +36,7 @@ class Relay:
         self._subject = EVENT.subject(role="scheduler")
         self._open: dict[RequestId, tuple[RequestAdmitted, Incoming, float]] = {}
         self._settled: list[RequestId] = []
+        self._has_settled = asyncio.Event()
 
     async def admitted(self, record: RequestRecord, incoming: Incoming) -> None:
         """Say that a message is a request now: before its client, or a worker, hears of it."""
@@ -67,6 +68,7 @@ class Relay:
         """Say soon that a request has its ending."""
         if self._open.pop(request_id, None) is not None:
             self._settled.append(request_id)
+            self._has_settled.set()
 
     async def tell_all(self, attempts: Mapping[RequestId, int]) -> None:
         """Tell a standby that is new of all that is open, message and all."""
@@ -87,10 +89,11 @@ class Relay:
     async def loop(self) -> None:
         """Send what can wait a moment, for ever."""
         while True:
+            await self._has_settled.wait()
             await asyncio.sleep(_FLUSH_S)
-            if self._settled:
-                ids, self._settled = self._settled, []
-                await self._send_settled(ids)
+            self._has_settled.clear()
+            ids, self._settled = self._settled, []
+            await self._send_settled(ids)
 
     async def _send_settled(self, ids: list[RequestId]) -> None:
         epoch = self._succession.epoch

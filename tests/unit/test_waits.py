@@ -47,6 +47,7 @@ REASONS = {
     "services/scheduler/lease.py:_renew": "as above",
     "services/scheduler/reign.py:stop": "a term drains for as long as it is configured to",
     "services/scheduler/reign.py:_turn_loop": A_LOOP,
+    "services/scheduler/relay.py:loop": A_LOOP,
     "services/kv_manager/reclaimer.py:run": A_LOOP,
     "services/prefill/service.py:wait": A_LIFE,
     "services/decode/service.py:wait": A_LIFE,
