@@ -40,6 +40,7 @@ async def test_two_hundred_mixed_requests_leave_no_block_leased(
     assert 0 == running.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.model
 async def test_forty_mixed_requests_on_the_real_model_leave_no_block_leased(
     real_stack: stack.Stack, real_client: client.Client

@@ -164,6 +164,7 @@ def prompt_ids(model_dir: Path) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 async def test_no_lie_of_a_draft_worker_changes_an_answer_or_what_is_cached(
     start_stack: conftest.StartStack, prompt_ids: list[int]
 ) -> None:

@@ -97,7 +97,7 @@ async def test_b65_a_prompt_that_is_all_cached_is_answered_the_same(
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("route", _ROUTES)
+@pytest.mark.parametrize("route", ["remote", pytest.param("local", marks=pytest.mark.slow)])
 async def test_b66_a_chat_asked_again_and_again_does_not_drift(
     asking: client.Client, route: str
 ) -> None:

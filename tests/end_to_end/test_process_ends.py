@@ -79,6 +79,7 @@ async def test_streams_end_and_prefill_stays_when_the_decode_worker_is_killed(
         await _check_all_blocks_are_back(asking)
 
 
+@pytest.mark.slow
 async def test_plain_requests_are_answered_though_their_decode_worker_is_killed(
     fake_stack: stack.Stack,
 ) -> None:
@@ -158,6 +159,7 @@ async def test_running_streams_end_well_when_the_scheduler_is_killed(
         await _check_all_blocks_are_back(asking)
 
 
+@pytest.mark.slow
 async def test_a_new_scheduler_knows_its_workers_before_the_first_request(
     fake_stack: stack.Stack,
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_killed_decode_worker_changes_no_character(
     assert 0 < stream.num_retries
 
 
+@pytest.mark.slow
 def test_a_killed_gateway_changes_no_character(
     running: stack.Stack, clients: tuple[Client, Client]
 ) -> None:
