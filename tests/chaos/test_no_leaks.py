@@ -47,7 +47,7 @@ class Day:
 @pytest.mark.parametrize(
     "day",
     [
-        pytest.param(Day(300, 2), id="quick", marks=pytest.mark.timeout(120)),
+        pytest.param(Day(300, 2), id="quick", marks=[pytest.mark.timeout(120), pytest.mark.slow]),
         pytest.param(
             Day(10_000, 30), id="whole", marks=[pytest.mark.slow, pytest.mark.timeout(900)]
         ),

@@ -171,6 +171,7 @@ def _max_num_waits(seconds: float) -> int:
     return _MAX_NUM_WAITS + int(seconds / _PROBE_S)
 
 
+@pytest.mark.slow
 async def test_a_frozen_draft_worker_holds_up_two_steps_and_is_used_when_it_wakes(
     start_stack: conftest.StartStack,
 ) -> None:
@@ -189,7 +190,11 @@ async def test_a_frozen_draft_worker_holds_up_two_steps_and_is_used_when_it_wake
     assert 0 == running.stop()
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["nobody listens", "nobody answers"])
+@pytest.mark.parametrize(
+    "is_told",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["nobody listens", "nobody answers"],
+)
 async def test_a_killed_draft_worker_holds_up_two_steps_and_the_next_one_is_used(
     start_stack: conftest.StartStack, is_told: bool
 ) -> None:

@@ -205,6 +205,7 @@ async def test_a_stop_under_load_ends_every_stream_and_leaves_nothing(
         assert 1 == len(each.endings), each.messages[-3:]
 
 
+@pytest.mark.slow
 async def test_no_process_outlives_a_killed_supervisor_and_the_next_one_cleans_up(
     start_stack: conftest.StartStack,
 ) -> None:
